@@ -1,0 +1,77 @@
+"""Responses: what the target answered, as the token ids that the engine sampled."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import pyarrow as pa
+
+from aerie.contracts.tables import read_table, write_table
+
+
+class ResponseReason(StrEnum):
+    """Why an answer is not trained on."""
+
+    TRUNCATED = "truncated"
+    NO_END_TOKEN = "no_end_token"
+    MISSING_THINK_CLOSE = "missing_think_close"
+    EMPTY_ANSWER = "empty_answer"
+    REPETITIVE = "repetitive"
+    RETOKENISATION_MISMATCH = "retokenisation_mismatch"
+    TOKEN_OUT_OF_RANGE = "token_out_of_range"
+    PROMPT_TOO_LONG = "prompt_too_long"
+
+
+@dataclass(frozen=True)
+class Response:
+    """One answer of the target.
+
+    `id` is the prompt's id and the number of the turn, `<prompt>.<turn>`. `prompt_ids` are the
+    rendered prompt, `output_ids` what was sampled, end token included. `finish_reason` is `stop`
+    or `length`. `text` is for people; training reads ids.
+    """
+
+    id: str
+    dataset: str
+    part: int
+    mode: str
+    prompt_ids: list[int]
+    output_ids: list[int]
+    finish_reason: str
+    request_digest: str
+    text: str
+
+
+_COLUMNS = [
+    ("id", pa.string()),
+    ("dataset", pa.string()),
+    ("part", pa.int32()),
+    ("mode", pa.string()),
+    ("prompt_ids", pa.list_(pa.int32())),
+    ("output_ids", pa.list_(pa.int32())),
+    ("finish_reason", pa.string()),
+    ("request_digest", pa.string()),
+    ("text", pa.string()),
+]
+RESPONSES = pa.schema(_COLUMNS)
+RESPONSE_REJECTS = pa.schema([*_COLUMNS, ("reason", pa.string())])
+
+
+def write_responses(path: Path, responses: list[Response]) -> None:
+    """Write responses in their order."""
+    write_table(path, (vars(response) for response in responses), RESPONSES)
+
+
+def read_responses(path: Path) -> list[Response]:
+    """Read responses.
+
+    Raises:
+        ContractError: the file is missing or damaged.
+    """
+    return [Response(**row) for row in read_table(path, RESPONSES)]
+
+
+def write_response_rejects(path: Path, rejects: list[tuple[Response, ResponseReason]]) -> None:
+    """Write the answers that are not trained on, with their reasons."""
+    rows = ({**vars(response), "reason": reason} for response, reason in rejects)
+    write_table(path, rows, RESPONSE_REJECTS)

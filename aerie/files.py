@@ -1,0 +1,102 @@
+"""Files that appear whole or not at all, and the digests that name their content."""
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from aerie.errors import ContractError
+
+_CHUNK_BYTES = 1 << 20
+
+
+def fsync_directory(directory: Path) -> None:
+    """Make renames inside `directory` survive a power cut."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a scratch path beside `path`; on a clean exit it is fsynced and renamed over `path`.
+
+    On an exception the scratch file is removed and `path` is left as it was.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    os.close(descriptor)
+    scratch = Path(name)
+    try:
+        yield scratch
+        # mkstemp makes the file private to its owner; artifacts are for the whole team.
+        umask = os.umask(0)
+        os.umask(umask)
+        scratch.chmod(0o666 & ~umask)
+        with scratch.open("rb") as written:
+            os.fsync(written.fileno())
+        scratch.replace(path)
+        fsync_directory(path.parent)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def canonical_json(value: Any) -> str:
+    """`value` as JSON that is equal for equal content: sorted keys, no NaN, UTF-8 kept."""
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` to `path` whole or not at all, sorted and indented for people."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False, indent=2)
+    with replacing(path) as scratch:
+        scratch.write_text(text + "\n", encoding="utf-8")
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON artifact.
+
+    Raises:
+        ContractError: the file is missing or is not JSON.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ContractError(
+            f"{path} is missing", remedy="run the build again: it makes what is missing"
+        ) from error
+    except ValueError as error:
+        raise ContractError(
+            f"{path} is not JSON",
+            saw=error,
+            remedy=f"remove {path} and run the build again: it makes what is missing",
+        ) from error
+
+
+def digest_bytes(*parts: bytes) -> str:
+    """xxh3-128 of the parts joined, as 32 hexadecimal digits."""
+    state = xxhash.xxh3_128()
+    for part in parts:
+        state.update(part)
+    return state.hexdigest()
+
+
+def digest_json(value: Any) -> str:
+    """xxh3-128 of `canonical_json(value)`, as 32 hexadecimal digits."""
+    return digest_bytes(canonical_json(value).encode("utf-8", "surrogatepass"))
+
+
+def digest_file(path: Path) -> str:
+    """xxh3-128 of a file's bytes, as 32 hexadecimal digits."""
+    state = xxhash.xxh3_128()
+    with path.open("rb") as stream:
+        while chunk := stream.read(_CHUNK_BYTES):
+            state.update(chunk)
+    return state.hexdigest()

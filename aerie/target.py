@@ -1,0 +1,78 @@
+"""The target as an artifact: a plain checkpoint folder and its sidecar `target.json`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aerie.contracts.sidecar import read_sidecar
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the phases need to know of the target without loading it.
+
+    `revision` is the digest of its files. `end_token_ids` end an answer; `special_token_ids` are
+    all that the tokenizer treats as special, sorted.
+    """
+
+    folder: Path
+    name: str
+    revision: str
+    dtype: str
+    layers: int
+    hidden_size: int
+    vocab_size: int
+    max_position: int
+    end_token_ids: tuple[int, ...]
+    special_token_ids: tuple[int, ...]
+    thinking_variable: str | None
+
+    def tokenizer(self) -> "PreTrainedTokenizerBase":
+        """The tokenizer with the chat template, read from the folder and never from a hub."""
+        from transformers import AutoTokenizer
+
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            self.folder, local_files_only=True
+        )
+        return tokenizer
+
+
+def read_target(sidecar: Path) -> Target:
+    """Read `target.json`.
+
+    Raises:
+        ContractError: it is missing or of another contract version.
+    """
+    content = read_sidecar(sidecar, "target")
+    counts, provenance = content["counts"], content["provenance"]
+    return Target(
+        folder=sidecar.parent,
+        name=provenance["name"],
+        revision=provenance["revision"],
+        dtype=provenance["dtype"],
+        layers=counts["layers"],
+        hidden_size=counts["hidden_size"],
+        vocab_size=counts["vocab_size"],
+        max_position=counts["max_position"],
+        end_token_ids=tuple(provenance["end_token_ids"]),
+        special_token_ids=tuple(provenance["special_token_ids"]),
+        thinking_variable=provenance["thinking_variable"],
+    )
+
+
+def render(
+    tokenizer: "PreTrainedTokenizerBase",
+    target: Target,
+    messages: list[dict[str, Any]],
+    mode: str,
+    tools: list[dict[str, Any]] | None = None,
+) -> list[int]:
+    """Token ids of a conversation up to where the target's next answer begins."""
+    variables = {target.thinking_variable: mode == "thinking"} if target.thinking_variable else {}
+    ids: list[int] = tokenizer.apply_chat_template(
+        messages, tools=tools, add_generation_prompt=True, return_dict=False, **variables
+    )
+    return ids
