@@ -9,8 +9,9 @@ of its content and an xxh3-128 of each tensor, so that a file vouches for itself
 import json
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -58,13 +59,13 @@ def choose_layers(count: int, wanted: Iterable[int] | None = None) -> Layers:
         ConfigError: a wanted layer does not exist, or the list is not strictly ascending.
     """
     layers = tuple(wanted) if wanted else (2, count // 2, count - 3)
-    ascending = all(a < b for a, b in zip(layers, layers[1:], strict=False))
+    ascending = all(a < b for a, b in pairwise(layers))
     # SGLang cannot capture the output of the last layer: that state is `last`, after the norm.
     if not ascending or not all(1 <= layer < count for layer in layers):
         raise ConfigError(
             "states.layers names layers that cannot be captured",
             saw=list(layers),
-            expected=f"ascending indices from 1 to {count - 1}, since the target has {count} layers",
+            expected=f"ascending indices from 1 to {count - 1}: the target has {count} layers",
             remedy=f"leave the key out for the default {[2, count // 2, count - 3]}",
         )
     return Layers(layers)
@@ -80,8 +81,17 @@ class Sample:
     last: "torch.Tensor"
 
 
-def file_key(samples: list[list[int]], provenance: dict[str, Any]) -> str:
-    """Digest of what a states file is made from: its token ids and how they were captured."""
+def token_bytes(aux_width: int, last_width: int) -> int:
+    """Bytes of one token in a states file."""
+    return _DTYPE_BYTES["BF16"] * (aux_width + last_width) + _DTYPE_BYTES["I32"] + 1
+
+
+def file_key(samples: list[tuple[list[int], list[int]]], provenance: dict[str, Any]) -> str:
+    """Digest of what a states file is made from: its token ids and how they were captured.
+
+    A sample is (prompt ids, output ids): where the answer begins is part of the file, in
+    `loss_mask`.
+    """
     return digest_json({"samples": samples, "contract": VERSIONS["states"], **provenance})
 
 
@@ -112,37 +122,52 @@ class StatesWriter:
     def __enter__(self) -> "StatesWriter":
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._descriptor = os.open(self._scratch, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
-        os.posix_fallocate(self._descriptor, 0, self._data_start + self._data_bytes)
-        self._write("offsets", np.cumsum([0, *self._lengths], dtype="<i8").tobytes())
+        try:
+            os.posix_fallocate(self._descriptor, 0, self._data_start + self._data_bytes)
+        except OSError as error:
+            os.close(self._descriptor)
+            self._scratch.unlink()
+            raise ContractError(
+                f"{self.path}: no room for the file",
+                saw=error,
+                expected=f"{self._data_start + self._data_bytes:,} bytes",
+                remedy="free the disk that holds it and run the build again: it continues",
+            ) from error
+        self._write("offsets", np.cumsum([0, *self._lengths], dtype="<i8").data)
         return self
 
     def add(self, sample: Sample) -> None:
         """Append the next sample.
 
         Raises:
-            ContractError: its number of rows or a width is not what was announced.
+            ContractError: it was not announced, or its number of rows, a width or a dtype is not
+                what was announced.
         """
         import torch
 
-        length = self._lengths[self._next]
-        shapes = {
-            "token_ids": (length,),
-            "loss_mask": (length,),
-            "aux": (length, self._shapes["aux"][1][1]),
-            "last": (length, self._shapes["last"][1][1]),
+        dtypes = {
+            "token_ids": torch.int32,
+            "loss_mask": torch.uint8,
+            "aux": torch.bfloat16,
+            "last": torch.bfloat16,
         }
-        for name, shape in shapes.items():
+        if self._next == len(self._lengths):
+            raise ContractError(f"{self.path}: more samples than announced", expected=self._next)
+        length = self._lengths[self._next]
+        for name, dtype in dtypes.items():
             tensor = getattr(sample, name)
-            if tuple(tensor.shape) != shape:
+            saw = (tensor.dtype, *tensor.shape)
+            expected = (dtype, length, *self._shapes[name][1][1:])
+            if saw != expected:
                 raise ContractError(
-                    f"{self.path}: {name} of sample {self._next} has the wrong shape",
-                    saw=tuple(tensor.shape),
-                    expected=shape,
+                    f"{self.path}: {name} of sample {self._next} has the wrong shape or dtype",
+                    saw=saw,
+                    expected=expected,
                     remedy="the engine lost rows or captured other layers: see docs/states.md",
                 )
-            raw = tensor.contiguous()
-            raw = raw.view(torch.int16) if raw.dtype == torch.bfloat16 else raw
-            self._write(name, raw.numpy().tobytes())
+            raw = tensor.detach().contiguous()
+            raw = raw.view(torch.int16) if dtype == torch.bfloat16 else raw
+            self._write(name, raw.numpy().data)
         self._next += 1
 
     def __exit__(
@@ -169,10 +194,16 @@ class StatesWriter:
         self._scratch.replace(self.path)
         fsync_directory(self.path.parent)
 
-    def _write(self, name: str, data: bytes) -> None:
-        os.pwrite(self._descriptor, data, self._data_start + self._positions[name])
-        self._positions[name] += len(data)
-        self._hashes[name].update(data)
+    def _write(self, name: str, data: memoryview) -> None:
+        if not data.nbytes:
+            return
+        left = data.cast("B")
+        self._hashes[name].update(left)
+        # Linux writes 2 GiB at most in one call, and a long sample of a large target is more.
+        while left:
+            written = os.pwrite(self._descriptor, left, self._data_start + self._positions[name])
+            self._positions[name] += written
+            left = left[written:]
 
     def _header(self, digests: dict[str, str]) -> bytes:
         entries: dict[str, Any] = {
@@ -216,14 +247,14 @@ class StatesFile:
 
         self.path = path
         try:
-            self._file = safe_open(path, framework="pt")
+            self._file: Any = safe_open(path, framework="pt")
             self.metadata: dict[str, str] = self._file.metadata() or {}
             self.offsets: list[int] = self._file.get_tensor("offsets").tolist()
         except (OSError, SafetensorError) as error:
             raise ContractError(
                 f"{path} is not a whole states file",
                 saw=error,
-                remedy="run `aerie verify --repair`, then the build again: only this file is redone",
+                remedy="run `aerie verify --repair`, then the build: only this file is redone",
             ) from error
         if self.metadata.get("contract") != str(VERSIONS["states"]):
             raise ContractError(
@@ -235,7 +266,11 @@ class StatesFile:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
+    def __iter__(self) -> Iterator[Sample]:
+        return (self[index] for index in range(len(self)))
+
     def __getitem__(self, index: int) -> Sample:
+        index = range(len(self))[index]
         start, end = self.offsets[index], self.offsets[index + 1]
         names = ("token_ids", "loss_mask", "aux", "last")
         return Sample(*(self._file.get_slice(name)[start:end] for name in names))
@@ -251,8 +286,7 @@ class StatesFile:
                 start, end = entry["data_offsets"]
                 stream.seek(8 + size + start)
                 state = xxhash.xxh3_128()
-                while start < end:
-                    chunk = stream.read(min(1 << 24, end - start))
+                while start < end and (chunk := stream.read(min(1 << 24, end - start))):
                     state.update(chunk)
                     start += len(chunk)
                 if state.hexdigest() != self.metadata.get(f"xxh3.{name}"):
@@ -273,7 +307,7 @@ def write_index(
         metadata = StatesFile(path.parent / name).metadata
         entries[name] = {
             "bytes": (path.parent / name).stat().st_size,
-            "key": metadata["key"],
+            "key": metadata.get("key", ""),
             "samples": ids,
             "xxh3": {k.removeprefix("xxh3."): v for k, v in metadata.items() if "xxh3." in k},
         }
@@ -298,7 +332,7 @@ def damage(path: Path) -> list[str]:
         except ContractError as error:
             problems.append(f"{file}: {error.saw or error.what}")
             continue
-        if states.metadata["key"] != entry["key"]:
+        if states.metadata.get("key") != entry["key"]:
             problems.append(f"{file}: holds other samples than the index says")
         elif damaged := states.damaged_tensors():
             problems.append(f"{file}: {', '.join(damaged)} changed since it was written")

@@ -59,11 +59,13 @@ def read_counts(path: Path) -> Int64:
     Raises:
         ContractError: the file is missing or damaged.
     """
-    return _load(path)["counts"]
+    return _load(path, "counts")["counts"]
 
 
 def write_map(path: Path, vocab: VocabMap) -> None:
     """Write `map.safetensors`, and beside it `t2d.pt` and `d2t.pt` for other tools."""
+    import io
+
     import torch
     from safetensors.numpy import save
 
@@ -71,7 +73,10 @@ def write_map(path: Path, vocab: VocabMap) -> None:
         scratch.write_bytes(save({"d2t": vocab.d2t, "t2d": vocab.t2d}))
     for name, array in (("t2d", vocab.t2d), ("d2t", vocab.d2t)):
         with replacing(path.with_name(f"{name}.pt")) as scratch:
-            torch.save(torch.from_numpy(array), scratch)
+            # Given a path, torch.save puts the scratch file's random name inside the archive.
+            buffer = io.BytesIO()
+            torch.save(torch.from_numpy(array), buffer)
+            scratch.write_bytes(buffer.getvalue())
 
 
 def read_map(path: Path) -> VocabMap:
@@ -80,7 +85,7 @@ def read_map(path: Path) -> VocabMap:
     Raises:
         ContractError: the file is missing or damaged, or `t2d` and `d2t` disagree.
     """
-    tensors = _load(path)
+    tensors = _load(path, "d2t", "t2d")
     d2t, t2d = tensors["d2t"], tensors["t2d"]
     vocab = VocabMap(d2t + np.arange(len(d2t), dtype=np.int64), len(t2d))
     if not np.array_equal(vocab.t2d, t2d):
@@ -90,15 +95,17 @@ def read_map(path: Path) -> VocabMap:
     return vocab
 
 
-def _load(path: Path) -> dict[str, npt.NDArray[np.int64]]:
+def _load(path: Path, *names: str) -> dict[str, npt.NDArray[np.int64]]:
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
+    remedy = f"remove {path} and its sidecar and run the build again"
     try:
-        return load_file(path)
+        tensors = load_file(path)
     except (OSError, SafetensorError) as error:
         raise ContractError(
-            f"{path} is not a readable safetensors file",
-            saw=error,
-            remedy=f"remove {path} and its sidecar and run the build again",
+            f"{path} is not a readable safetensors file", saw=error, remedy=remedy
         ) from error
+    if missing := [name for name in names if name not in tensors]:
+        raise ContractError(f"{path} lacks {', '.join(missing)}", saw=list(tensors), remedy=remedy)
+    return tensors

@@ -1,0 +1,1 @@
+"""The embedded engine: transformers on the processor of this machine."""

@@ -1,0 +1,47 @@
+"""The disk gate: states fit before the first byte is written, or the build says what would."""
+
+import shutil
+from pathlib import Path
+
+from aerie.contracts.states import token_bytes
+from aerie.errors import GateError
+
+_GB = 1e9
+
+
+def check_disk(
+    folder: Path, tokens: int, layers: int, hidden_size: int, free: int | None = None
+) -> None:
+    """Check that the states of `tokens` tokens fit where `folder` lies.
+
+    `layers` counts the captured layers beside the final state. `free` (default: asked of the
+    file system) is in bytes.
+
+    Raises:
+        GateError: they do not fit; it lists the options and what each saves.
+    """
+    each = token_bytes(layers * hidden_size, hidden_size)
+    needed = tokens * each
+    free = _free(folder) if free is None else free
+    if needed <= free:
+        return
+    fitting = free // each
+    fp8 = tokens * (each - (layers + 1) * (hidden_size - 4))
+    raise GateError(
+        "disk",
+        f"the states do not fit into {folder}",
+        saw=f"{free / _GB:,.1f} GB free",
+        expected=f"{needed / _GB:,.1f} GB: {tokens:,} tokens of {each:,} bytes",
+        remedy="one of\n"
+        f"    - fewer tokens: {fitting:,} fit ({fitting / tokens:.0%}); lower the takes or "
+        f"max_new_tokens, saves {(needed - fitting * each) / _GB:,.1f} GB\n"
+        f"    - a larger disk: {(needed - free) / _GB:,.1f} GB more, or another `work` folder\n"
+        f"    - codec fp8 (a later version): needs {fp8 / _GB:,.1f} GB, saves "
+        f"{(needed - fp8) / _GB:,.1f} GB{'' if fp8 <= free else ', not enough alone'}\n"
+        "    - rolling capture (a later version): holds only the parts in training",
+    )
+
+
+def _free(folder: Path) -> int:
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    return shutil.disk_usage(existing).free

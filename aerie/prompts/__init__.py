@@ -1,0 +1,1 @@
+"""The prompts phase: downloaded rows become candidates, candidates become stable parts."""

@@ -1,0 +1,1 @@
+"""Responses: the target answers the prompts of a part, and answers unfit for training go aside."""

@@ -1,0 +1,1 @@
+"""Capture of hidden states: the terabytes between the target and the draft."""

@@ -1,0 +1,255 @@
+"""Capture of one part: what is on disk and right is kept, the rest is computed.
+
+The declared output is `index.json` alone, written last. The states files beside it are found
+again by the key in their header, so a part that was killed continues where it stopped.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aerie.config import StatesSettings
+from aerie.contracts.responses import Response, read_responses
+from aerie.contracts.sidecar import read_sidecar
+from aerie.contracts.states import (
+    Layers,
+    Sample,
+    StatesFile,
+    StatesWriter,
+    choose_layers,
+    file_key,
+    token_bytes,
+    write_index,
+)
+from aerie.errors import ContractError
+from aerie.gates.disk import check_disk
+from aerie.gates.states import check_batch, check_probe
+from aerie.progress import Progress
+from aerie.target import Target, read_target
+from aerie.target_weights import read_head
+
+if TYPE_CHECKING:
+    import torch
+
+    from aerie.engines.base import Captured, Engine
+
+log = logging.getLogger("aerie")
+
+# Samples are sorted by length within a window of this many batches, not within the whole file:
+# what is computed out of order waits in memory, and a file may be larger than memory.
+_WINDOW_BATCHES = 16
+_PROBE_ROWS = 256
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """One states file to be: its path, its responses in order and the key of its content."""
+
+    path: Path
+    responses: list[Response]
+    key: str
+
+    @property
+    def lengths(self) -> list[int]:
+        return [_length(response) for response in self.responses]
+
+
+def capture_part(
+    responses: Path,
+    target: Path,
+    settings: StatesSettings,
+    engine: str,
+    out: Path,
+    *,
+    greedy: bool,
+    threads: int = 1,
+) -> None:
+    """Write the states of the part whose sidecar is `responses`, and its index to `out`.
+
+    `target` is target.json, `engine` the name of the engine. `greedy` says that the answers were
+    not sampled: then the captured final states must reproduce them.
+
+    Raises:
+        ContractError: an input is missing or damaged.
+        ConfigError: the wanted layers do not exist.
+        GateError: the disk is too small, or what the engine captured is not right.
+    """
+    model = read_target(target)
+    table = responses.with_suffix(".parquet")
+    digest = read_sidecar(responses, "responses")["files"][table.name]["xxh3"]
+    layers = choose_layers(model.layers, settings.layers)
+    provenance: dict[str, Any] = {
+        "target": model.revision,
+        "layers": layers.as_dict(),
+        "dtype": model.dtype,
+        "codec": settings.codec,
+    }
+    widths = (len(layers.hf_hidden_states) * model.hidden_size, model.hidden_size)
+    per_file = settings.file_bytes // token_bytes(*widths)
+    pieces = _cut(read_responses(table), per_file, out.parent, provenance)
+    # The old index would vouch for files that are about to change.
+    out.unlink(missing_ok=True)
+    missing = [piece for piece in pieces if not _is_right(piece)]
+    _remove_others(out.parent, {piece.path for piece in pieces} - {p.path for p in missing})
+    if missing:
+        tokens = sum(sum(piece.lengths) for piece in missing)
+        check_disk(out.parent, tokens, len(layers.hf_hidden_states), model.hidden_size)
+        kept = sum(sum(piece.lengths) for piece in pieces) - tokens
+        job = _Job(model, layers, settings.batch_tokens, greedy, threads, engine)
+        job.run(missing, kept, f"states {out.parent.parent.name}/{out.parent.name}")
+    write_index(
+        out,
+        {piece.path.name: [response.id for response in piece.responses] for piece in pieces},
+        layers,
+        _counts(pieces),
+        {**provenance, "responses": digest},
+    )
+
+
+def _length(response: Response) -> int:
+    return len(response.prompt_ids) + len(response.output_ids)
+
+
+def _cut(
+    responses: list[Response], tokens: int, folder: Path, provenance: dict[str, Any]
+) -> list[_Piece]:
+    """Files of at most `tokens` tokens, or of one response that is longer."""
+    groups = _grouped(list(map(_length, responses)), tokens)
+    pieces = []
+    for number, group in enumerate(groups):
+        members = [responses[index] for index in group]
+        samples = [(response.prompt_ids, response.output_ids) for response in members]
+        path = folder / f"{number:05d}.safetensors"
+        pieces.append(_Piece(path, members, file_key(samples, provenance)))
+    return pieces
+
+
+def _grouped(lengths: Sequence[int], limit: int) -> Iterator[range]:
+    """Runs of neighbours whose lengths add up to at most `limit`; one that is longer is alone."""
+    start, total = 0, 0
+    for index, length in enumerate(lengths):
+        if index > start and total + length > limit:
+            yield range(start, index)
+            start, total = index, 0
+        total += length
+    if lengths:
+        yield range(start, len(lengths))
+
+
+def _batches(lengths: dict[int, int], tokens: int) -> Iterator[list[int]]:
+    """Keys of `lengths` in batches that are `tokens` at most when padded, longest first."""
+    batch: list[int] = []
+    for index in sorted(lengths, key=lambda index: (-lengths[index], index)):
+        if batch and lengths[batch[0]] * (len(batch) + 1) > tokens:
+            yield batch
+            batch = []
+        batch.append(index)
+    if batch:
+        yield batch
+
+
+def _is_right(piece: _Piece) -> bool:
+    try:
+        states = StatesFile(piece.path)
+    except ContractError:
+        return False
+    return states.metadata.get("key") == piece.key and not states.damaged_tensors()
+
+
+def _remove_others(folder: Path, kept: set[Path]) -> None:
+    for pattern in ("*.safetensors", ".*.safetensors.tmp"):
+        for path in folder.glob(pattern):
+            if path not in kept:
+                log.info("%s: removed, it is not of this part as it now is", path)
+                path.unlink()
+
+
+def _counts(pieces: list[_Piece]) -> dict[str, int]:
+    return {
+        "samples": sum(len(piece.responses) for piece in pieces),
+        "tokens": sum(sum(piece.lengths) for piece in pieces),
+        "supervised": sum(
+            len(response.output_ids) for piece in pieces for response in piece.responses
+        ),
+        "bytes": sum(piece.path.stat().st_size for piece in pieces),
+    }
+
+
+@dataclass(frozen=True)
+class _Job:
+    """How the files of one part are computed."""
+
+    target: Target
+    layers: Layers
+    batch_tokens: int
+    greedy: bool
+    threads: int
+    engine: str
+
+    def run(self, pieces: list[_Piece], kept_tokens: int, title: str) -> None:
+        from aerie.engines import open_engine
+
+        engine = open_engine(self.engine, self.target, self.threads)
+        head = read_head(self.target) if self.greedy else None
+        total = kept_tokens + sum(sum(piece.lengths) for piece in pieces)
+        with Progress(title, total, "tokens") as progress:
+            progress.skip(kept_tokens)
+            for piece in pieces:
+                self._write(engine, piece, head, progress)
+
+    def _write(
+        self, engine: "Engine", piece: _Piece, head: "torch.Tensor | None", progress: Progress
+    ) -> None:
+        import torch
+
+        hidden = self.target.hidden_size
+        widths = (len(self.layers.hf_hidden_states) * hidden, hidden)
+        rows: list[torch.Tensor] = []
+        answers: list[int] = []
+        with StatesWriter(piece.path, piece.lengths, *widths, piece.key) as writer:
+            captured = self._captured(engine, piece, progress)
+            for response, states in zip(piece.responses, captured, strict=True):
+                writer.add(_sample(response, states))
+                probed = _probed(response, -(-_PROBE_ROWS // len(piece.responses)))
+                rows.append(states.last[[len(response.prompt_ids) + at - 1 for at in probed]])
+                answers.extend(response.output_ids[at] for at in probed)
+            # Inside the writer, so that a file that fails the gate never gets its name.
+            if head is not None and answers:
+                share = check_probe(head, torch.cat(rows), torch.tensor(answers), str(piece.path))
+                log.info("%s: %.1f%% of greedy answers reproduced", piece.path.name, 100 * share)
+
+    def _captured(
+        self, engine: "Engine", piece: _Piece, progress: Progress
+    ) -> "Iterator[Captured]":
+        """States of the piece's responses, in their order."""
+        ids = [response.prompt_ids + response.output_ids for response in piece.responses]
+        for window in _grouped(piece.lengths, _WINDOW_BATCHES * self.batch_tokens):
+            found: dict[int, Captured] = {}
+            lengths = {index: len(ids[index]) for index in window}
+            for numbers in _batches(lengths, self.batch_tokens):
+                batch = [ids[index] for index in numbers]
+                captured = engine.capture(batch, self.layers)
+                check_batch(captured, batch, self.layers, self.target.hidden_size)
+                found.update(zip(numbers, captured, strict=True))
+                progress.advance(sum(map(len, batch)))
+            for index in window:
+                yield found.pop(index)
+
+
+def _sample(response: Response, states: "Captured") -> Sample:
+    import torch
+
+    ids = torch.tensor(response.prompt_ids + response.output_ids, dtype=torch.int32)
+    mask = torch.zeros(len(ids), dtype=torch.uint8)
+    mask[len(response.prompt_ids) :] = 1
+    return Sample(ids, mask, states.aux, states.last)
+
+
+def _probed(response: Response, count: int) -> range:
+    """Positions of the answer to probe: at most `count`, evenly spread."""
+    # Nothing stands before the first token of an answer to no prompt.
+    first = 0 if response.prompt_ids else 1
+    length = len(response.output_ids)
+    return range(first, length, max(1, -(-(length - first) // count)))

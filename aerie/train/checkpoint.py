@@ -1,0 +1,95 @@
+"""Resumable checkpoints: weights and optimizer state as safetensors, never pickles.
+
+A checkpoint is a folder `step-NNNNNN`, written beside and renamed. `state.json` carries the run's
+contract; a checkpoint of another contract is not resumed, and the fields that differ are named.
+"""
+
+import logging
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from aerie.files import fsync_directory, read_json, write_json
+from aerie.train.model import Draft
+
+log = logging.getLogger("aerie")
+
+_KEPT = 2
+
+
+def save_checkpoint(
+    folder: Path, step: int, draft: Draft, optimizer: torch.optim.Optimizer, state: dict[str, Any]
+) -> None:
+    """Write `step-NNNNNN`, then drop all but the last two."""
+    scratch = folder / f".step-{step:06d}.tmp"
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    save_file(_tensors(draft, optimizer), scratch / "state.safetensors")
+    write_json(scratch / "state.json", {**state, "step": step})
+    with (scratch / "state.safetensors").open("rb") as written:
+        # The rename below must not become durable before what it names.
+        fsync_directory(scratch)
+        os.fsync(written.fileno())
+    final = folder / f"step-{step:06d}"
+    shutil.rmtree(final, ignore_errors=True)
+    scratch.rename(final)
+    fsync_directory(folder)
+    for old in _checkpoints(folder)[:-_KEPT]:
+        shutil.rmtree(old)
+
+
+def load_checkpoint(
+    folder: Path, contract: dict[str, Any], draft: Draft, optimizer: torch.optim.Optimizer
+) -> dict[str, Any] | None:
+    """Restore the newest checkpoint of `contract` in place; return its state, None if none fits."""
+    for checkpoint in reversed(_checkpoints(folder)):
+        state: dict[str, Any] = read_json(checkpoint / "state.json")
+        differing = differences(state["contract"], contract)
+        if differing:
+            log.info("not resuming %s, which differs in:\n%s", checkpoint, "\n".join(differing))
+            continue
+        _restore(load_file(checkpoint / "state.safetensors"), draft, optimizer)
+        log.info("resuming after step %d", state["step"])
+        return state
+    return None
+
+
+def differences(old: Any, new: Any, path: str = "") -> list[str]:
+    """The fields in which two contracts differ, one line each."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        lines = []
+        for key in sorted({*old, *new}):
+            lines += differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
+        return lines
+    return [] if old == new else [f"  {path}: {old!r} then, {new!r} now"]
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    return sorted(folder.glob("step-*"))
+
+
+def _tensors(draft: Draft, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    tensors = {}
+    for name, parameter in draft.named_parameters():
+        tensors[f"weight.{name}"] = parameter.detach()
+        for key, value in optimizer.state[parameter].items():
+            tensors[f"{key}.{name}"] = value
+    return tensors
+
+
+def _restore(
+    tensors: dict[str, Tensor], draft: Draft, optimizer: torch.optim.Optimizer
+) -> None:
+    with torch.no_grad():
+        for name, parameter in draft.named_parameters():
+            parameter.copy_(tensors[f"weight.{name}"])
+            optimizer.state[parameter] = {
+                key.removesuffix(f".{name}"): value
+                for key, value in tensors.items()
+                if key.endswith(f".{name}") and not key.startswith("weight.")
+            }

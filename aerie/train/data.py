@@ -1,0 +1,94 @@
+"""The samples of a training run: where they lie, which are held out, and how packs are read."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import xxhash
+
+from aerie.contracts.sidecar import read_sidecar
+from aerie.contracts.states import Sample, StatesFile
+from aerie.errors import DataError
+from aerie.train.packing import Pack, make_pack
+
+
+@dataclass(frozen=True)
+class Located:
+    """One sample inside a states file; `rows` is what it adds to a pack."""
+
+    id: str
+    dataset: str
+    file: Path
+    index: int
+    rows: int
+
+
+def locate(indexes: Iterable[Path]) -> list[Located]:
+    """Every sample of the given `states/<dataset>/<part>/index.json`, in their order.
+
+    Samples without a supervised row (fewer than two output tokens) are left out.
+
+    Raises:
+        ContractError: an index or a states file is missing or damaged.
+    """
+    located = []
+    for index in indexes:
+        dataset = index.parent.parent.name
+        for name, entry in read_sidecar(index, "states")["files"].items():
+            file = index.parent / name
+            states = open_states(file)
+            for number, sample in enumerate(entry["samples"]):
+                rows = states.offsets[number + 1] - states.offsets[number] - 2
+                if rows > 0:
+                    located.append(Located(sample, dataset, file, number, rows))
+    return located
+
+
+def split(samples: Sequence[Located], held_out_share: float) -> tuple[list[Located], list[Located]]:
+    """Training and held-out samples, decided by the prompt's id alone.
+
+    The turns of one conversation stay together, and a sample keeps its side when data grows.
+
+    Raises:
+        DataError: one of the two is empty.
+    """
+    training, held_out = [], []
+    for sample in samples:
+        prompt = sample.id.rpartition(".")[0]
+        share = xxhash.xxh3_64_intdigest(prompt) / 2**64
+        (held_out if share < held_out_share else training).append(sample)
+    if not training or not held_out:
+        raise DataError(
+            "there are too few samples to train on some and hold some out",
+            saw=f"{len(training)} to train on, {len(held_out)} held out",
+            remedy="raise `take` of the datasets, or `eval_share` of the draft",
+        )
+    return training, held_out
+
+
+@lru_cache(maxsize=256)
+def open_states(file: Path) -> StatesFile:
+    """The file's memory map, kept open."""
+    return StatesFile(file)
+
+
+def read_pack(samples: Sequence[Located]) -> Pack:
+    """Read the samples and lay them back to back."""
+    return make_pack([_read(sample) for sample in samples])
+
+
+def packs_in_order(samples: Sequence[Located], budget: int) -> Iterator[Pack]:
+    """All samples once, in their order, in packs of at most `budget` rows."""
+    pack: list[Located] = []
+    for sample in samples:
+        if pack and sum(each.rows for each in pack) + sample.rows > budget:
+            yield read_pack(pack)
+            pack = []
+        pack.append(sample)
+    if pack:
+        yield read_pack(pack)
+
+
+def _read(sample: Located) -> Sample:
+    return open_states(sample.file)[sample.index]

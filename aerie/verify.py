@@ -1,0 +1,106 @@
+"""Re-reads every artifact of a work folder against its sidecar, and removes what is damaged."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aerie.contracts import VERSIONS, sidecar, states
+from aerie.errors import ContractError
+from aerie.files import read_json
+from aerie.progress import Progress
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One damaged file. `sidecar` is what vouches for it: itself, if it is the damaged file."""
+
+    artifact: str
+    file: Path
+    problem: str
+    sidecar: Path
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found under a work folder; `leftovers` are scratch files of killed jobs."""
+
+    checked: dict[str, int]
+    findings: list[Finding]
+    leftovers: list[Path]
+
+
+def verify(work: Path) -> Verdict:
+    """Read every artifact under `work`, all bytes of it.
+
+    Raises:
+        ContractError: there is no such folder.
+    """
+    if not work.is_dir():
+        raise ContractError(f"{work} is not a folder", remedy="name the `work` of config.yaml")
+    checked: dict[str, int] = {}
+    findings: list[Finding] = []
+    unreadable: list[Path] = []
+    paths = list(_visible(work, "*.json"))
+    with Progress("verify", len(paths), "artifacts") as progress:
+        for path in paths:
+            progress.advance()
+            try:
+                content = read_json(path)
+            except ContractError:
+                unreadable.append(path)
+                continue
+            if isinstance(content, dict) and content.get("artifact") in VERSIONS:
+                artifact = str(content["artifact"])
+                checked[artifact] = checked.get(artifact, 0) + 1
+                findings.extend(_check(path, artifact, content))
+    described = {finding.file for finding in findings}
+    findings.extend(
+        Finding("unknown", path, "is not JSON", path)
+        for path in unreadable
+        if path not in described
+    )
+    leftovers = sorted(path for path in work.rglob(".*.tmp") if path.is_file())
+    return Verdict(dict(sorted(checked.items())), findings, leftovers)
+
+
+def repair(findings: list[Finding]) -> list[Path]:
+    """Remove the damaged files and what vouches for them, so that the next run makes them again.
+
+    Returns the removed files. The whole files beside a damaged one stay: the run that makes the
+    sidecar again keeps them.
+    """
+    removed = []
+    # What vouches goes first: a kill in between must not leave it vouching for nothing.
+    for path in dict.fromkeys([*(f.sidecar for f in findings), *(f.file for f in findings)]):
+        if path.exists():
+            path.unlink()
+            removed.append(path)
+    return removed
+
+
+def _visible(work: Path, pattern: str) -> Iterator[Path]:
+    for path in sorted(work.rglob(pattern)):
+        hidden = any(part.startswith(".") for part in path.relative_to(work).parts)
+        if path.is_file() and not hidden:
+            yield path
+
+
+def _check(path: Path, artifact: str, content: dict[str, Any]) -> Iterator[Finding]:
+    if content.get("contract") != VERSIONS[artifact]:
+        saw, expected = content.get("contract"), VERSIONS[artifact]
+        problem = f"is of contract version {saw}, this Aerie writes {expected}"
+        yield Finding(artifact, path, problem, path)
+        return
+    damage = states.damage if artifact == "states" else sidecar.damage
+    try:
+        problems = damage(path)
+        files = [path.parent / name for name in content["files"]]
+    except (AttributeError, KeyError, TypeError):
+        yield Finding(artifact, path, "does not describe its files", path)
+        return
+    for file in files:
+        prefix = f"{file}: "
+        for problem in problems:
+            if problem.startswith(prefix):
+                yield Finding(artifact, file, problem.removeprefix(prefix), path)

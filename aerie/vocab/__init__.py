@@ -1,0 +1,1 @@
+"""The reduced vocabulary: counts of supervised tokens, and the map made from them."""

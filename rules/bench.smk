@@ -1,0 +1,38 @@
+"""Bench: the draft against plain decoding, on prompts that nothing was trained on.
+
+INPUT: a draft, a suite. OUTPUT: <results>/bench/<run>/<suite>.json.
+"""
+
+
+rule bench:
+    input:
+        draft="<results>/draft/{run}/draft.json",
+        weights=ancient("<results>/draft/{run}/model.safetensors"),
+        suite=lambda wildcards: CONFIG.bench.suites[wildcards.suite],
+        target="<results>/target/target.json",
+        code=code("bench"),
+    output:
+        result="<results>/bench/{run}/{suite}.json",
+    log:
+        "<logs>/bench/{run}/{suite}.log",
+    benchmark:
+        "<benchmarks>/bench/{run}/{suite}.tsv"
+    threads: all_cores
+    resources:
+        mem_mb=1500,
+        gpu=GPUS,
+    params:
+        settings=CONFIG.bench.as_json(),
+    shell:
+        r"""
+        python scripts/bench.py \
+            --log {log:q} \
+            --threads {threads} \
+            --settings {params.settings:q} \
+            --run {wildcards.run} \
+            --suite {wildcards.suite} \
+            --prompts {input.suite:q} \
+            --draft {input.draft:q} \
+            --target {input.target:q} \
+            --out {output.result:q}
+        """

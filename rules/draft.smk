@@ -1,0 +1,42 @@
+"""Draft: training on states, through the map.
+
+INPUT: all states, the map. OUTPUT: <results>/draft/<run>/. Checkpoints to resume from lie outside
+the outputs, and are removed when the draft is there.
+"""
+
+
+rule draft:
+    input:
+        states=of_all_parts("<results>/states/{dataset}/{part}/index.json"),
+        map=the_map,
+        target="<results>/target/target.json",
+    output:
+        sidecar="<results>/draft/{run}/draft.json",
+        config="<results>/draft/{run}/config.json",
+        weights="<results>/draft/{run}/model.safetensors",
+        train="<results>/draft/{run}/train.jsonl",
+        eval="<results>/draft/{run}/eval.json",
+    log:
+        "<logs>/draft/{run}.log",
+    benchmark:
+        "<benchmarks>/draft/{run}.tsv"
+    threads: all_cores
+    resources:
+        mem_mb=2500,
+        gpu=GPUS,
+    params:
+        settings=lambda wildcards: CONFIG.drafts[wildcards.run].as_json(),
+        checkpoints=f"{CONFIG.work}/journal/draft/{{run}}",
+        contract=VERSIONS["draft"],
+    shell:
+        r"""
+        python scripts/draft.py \
+            --log {log:q} \
+            --threads {threads} \
+            --settings {params.settings:q} \
+            --states {input.states:q} \
+            --map {input.map:q} \
+            --target {input.target:q} \
+            --checkpoints {params.checkpoints:q} \
+            --out {output.sidecar:q}
+        """

@@ -1,0 +1,82 @@
+"""Report: everything above on one page, and the lock of all inputs.
+
+INPUT: sidecars and figures of every phase. OUTPUT: <results>/report/index.html, <results>/lock.json.
+The page shows the first run of `drafts`.
+"""
+
+SHOWN = next(iter(CONFIG.drafts))
+
+
+rule lock:
+    input:
+        target="<results>/target/target.json",
+        selections=of_datasets("selection.json"),
+        candidates=expand("<results>/candidates/{dataset}/candidates.json", dataset=DATASETS),
+        requirements="requirements/run.txt",
+        code=code("lock"),
+    output:
+        "<results>/lock.json",
+    log:
+        "<logs>/lock.log",
+    benchmark:
+        "<benchmarks>/lock.tsv"
+    resources:
+        mem_mb=200,
+    shell:
+        r"""
+        python scripts/lock.py \
+            --log {log:q} \
+            --target {input.target:q} \
+            --selections {input.selections:q} \
+            --candidates {input.candidates:q} \
+            --requirements {input.requirements:q} \
+            --out {output:q}
+        """
+
+
+rule report:
+    input:
+        bench=expand(
+            "<results>/bench/{run}/{suite}.json", run=CONFIG.drafts, suite=CONFIG.bench.suites
+        ),
+        draft=f"<results>/draft/{SHOWN}/draft.json",
+        eval=f"<results>/draft/{SHOWN}/eval.json",
+        train=f"<results>/draft/{SHOWN}/train.jsonl",
+        map=the_map,
+        coverage="<results>/vocab/coverage.json",
+        target="<results>/target/target.json",
+        selections=of_datasets("selection.json"),
+        licences=of_datasets("licence.json"),
+        candidates=expand("<results>/candidates/{dataset}/candidates.json", dataset=DATASETS),
+        responses=of_all_parts("<results>/responses/{dataset}/{part}.json"),
+        states=of_all_parts("<results>/states/{dataset}/{part}/index.json"),
+        lock="<results>/lock.json",
+        template=["aerie/report/page.html.j2", "aerie/report/page.css"],
+        code=code("report"),
+    output:
+        page="<results>/report/index.html",
+    log:
+        "<logs>/report.log",
+    benchmark:
+        "<benchmarks>/report.tsv"
+    resources:
+        mem_mb=500,
+    shell:
+        r"""
+        python scripts/report.py \
+            --log {log:q} \
+            --bench {input.bench:q} \
+            --draft {input.draft:q} \
+            --eval {input.eval:q} \
+            --train {input.train:q} \
+            --coverage {input.coverage:q} \
+            --map {input.map:q} \
+            --target {input.target:q} \
+            --selections {input.selections:q} \
+            --candidates {input.candidates:q} \
+            --licences {input.licences:q} \
+            --responses {input.responses:q} \
+            --states {input.states:q} \
+            --lock {input.lock:q} \
+            --out {output.page:q}
+        """

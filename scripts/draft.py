@@ -1,0 +1,34 @@
+"""Train a draft on states and export it as SGLang reads it. Resumes from its last checkpoint."""
+
+import argparse
+from pathlib import Path
+
+from aerie.command import parser, run
+from aerie.config import DraftSettings
+
+
+def main(options: argparse.Namespace) -> None:
+    import torch
+
+    from aerie.train.run import train
+
+    torch.set_num_threads(options.threads)
+    train(
+        DraftSettings.model_validate_json(options.settings),
+        options.states,
+        options.map,
+        options.target,
+        options.checkpoints,
+        options.out,
+    )
+
+
+if __name__ == "__main__":
+    arguments = parser(__doc__)
+    arguments.add_argument("--settings", required=True, help="one of `drafts`, as JSON")
+    arguments.add_argument("--states", type=Path, nargs="+", required=True, help="index.json files")
+    arguments.add_argument("--map", type=Path, required=True, help="map.json")
+    arguments.add_argument("--target", type=Path, required=True, help="target.json")
+    arguments.add_argument("--checkpoints", type=Path, required=True, help="folder of the resume")
+    arguments.add_argument("--out", type=Path, required=True, help="draft.json, written last")
+    run(main, arguments)

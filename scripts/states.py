@@ -1,0 +1,42 @@
+"""Capture the hidden states of one part of responses."""
+
+import argparse
+from pathlib import Path
+
+from aerie import command
+from aerie.config import StatesSettings
+from aerie.states.run import capture_part
+
+
+def main(options: argparse.Namespace) -> None:
+    capture_part(
+        options.responses,
+        options.target,
+        options.settings,
+        options.engine,
+        options.out,
+        greedy=options.greedy,
+        threads=options.threads,
+    )
+
+
+if __name__ == "__main__":
+    arguments = command.parser(__doc__)
+    arguments.add_argument("--responses", type=Path, required=True, help="sidecar of the part")
+    arguments.add_argument("--target", type=Path, required=True, help="target.json")
+    arguments.add_argument(
+        "--settings",
+        type=StatesSettings.model_validate_json,
+        required=True,
+        help="the section `states` as JSON",
+    )
+    arguments.add_argument("--engine", required=True, help="what runs the target")
+    answers = arguments.add_mutually_exclusive_group(required=True)
+    answers.add_argument(
+        "--greedy", action="store_true", help="probe that the states reproduce the answers"
+    )
+    answers.add_argument(
+        "--sampled", dest="greedy", action="store_false", help="the answers cannot be reproduced"
+    )
+    arguments.add_argument("--out", type=Path, required=True, help="index.json of the part")
+    command.run(main, arguments)

@@ -1,0 +1,108 @@
+"""The EAGLE-3 objective written out row by row, unpacked and unoptimised, to be read against the
+paper (arXiv 2503.01840, section 3.1). The trainer must equal it; nothing else uses it.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from aerie.contracts.states import Sample
+from aerie.train.model import Draft
+
+
+def reference_loss(
+    draft: Draft,
+    embedding: Tensor,
+    head: Tensor,
+    samples: Sequence[Sample],
+    steps: int,
+    decay: float,
+    shift: int = 0,
+) -> Tensor:
+    """The loss of all samples as one batch. `shift` spoils the labels, for a negative control."""
+    sums, counts = [torch.zeros((), dtype=embedding.dtype) for _ in range(steps)], [0] * steps
+    for sample in samples:
+        for step, row_loss in _row_losses(draft, embedding, head, sample, steps, shift):
+            sums[step] = sums[step] + row_loss
+            counts[step] += 1
+    total = torch.zeros((), dtype=embedding.dtype)
+    for step in range(steps):
+        if counts[step]:
+            total = total + decay**step * sums[step] / counts[step]
+    return total
+
+
+def _row_losses(draft, embedding, head, sample, steps, shift):  # type: ignore[no-untyped-def]
+    ids = sample.token_ids.tolist()
+    mask = sample.loss_mask.tolist()
+    length = len(ids)
+    feature = [draft.fc.weight @ sample.aux[p].to(embedding.dtype) for p in range(length)]
+    base = [
+        _key_value(draft, embedding[ids[p + 1]], feature[p], p) for p in range(length - 1)
+    ]
+    for p in range(length - 2):
+        if not (mask[p + 1] and mask[p + 2]):
+            continue
+        hidden, own = feature[p], []
+        for step in range(steps):
+            if p + 2 + step >= length:
+                break
+            x = _fuse(draft, embedding[ids[p + 1 + step]], hidden)
+            if step:
+                own.append(_key_value(draft, embedding[ids[p + 1 + step]], hidden, p + step))
+            hidden = _layer(draft, x, hidden, [*base[: p + 1], *own], p + step)
+            logits = draft.lm_head.weight @ _norm(hidden, draft.norm)
+            teacher = (head @ sample.last[p + 1 + step + shift].to(head.dtype)).softmax(-1)
+            yield step, -(teacher * logits.log_softmax(-1)).sum()
+
+
+def _norm(x, module):  # type: ignore[no-untyped-def]
+    return x / torch.sqrt((x * x).mean() + module.eps) * module.weight
+
+
+def _fuse(draft, embed, hidden):  # type: ignore[no-untyped-def]
+    layer = draft.midlayer
+    return torch.cat((_norm(embed, layer.input_layernorm), _norm(hidden, layer.hidden_norm)))
+
+
+def _rotate(x, position, theta):  # type: ignore[no-untyped-def]
+    half = len(x) // 2
+    out = []
+    for i in range(half):
+        angle = position / theta ** (2 * i / len(x))
+        out.append(x[i] * math.cos(angle) - x[i + half] * math.sin(angle))
+    for i in range(half):
+        angle = position / theta ** (2 * i / len(x))
+        out.append(x[i + half] * math.cos(angle) + x[i] * math.sin(angle))
+    return torch.stack(out)
+
+
+def _heads(x, width, position, theta):  # type: ignore[no-untyped-def]
+    return [_rotate(head, position, theta) for head in x.split(width)]
+
+
+def _key_value(draft, embed, hidden, position):  # type: ignore[no-untyped-def]
+    config, attention = draft.config, draft.midlayer.self_attn
+    x = _fuse(draft, embed, hidden)
+    theta = config.rope["rope_theta"]
+    keys = _heads(attention.k_proj.weight @ x, config.head_dim, position, theta)
+    return keys, (attention.v_proj.weight @ x).split(config.head_dim)
+
+
+def _layer(draft, x, hidden, seen, position):  # type: ignore[no-untyped-def]
+    config, layer = draft.config, draft.midlayer
+    theta = config.rope["rope_theta"]
+    queries = _heads(layer.self_attn.q_proj.weight @ x, config.head_dim, position, theta)
+    mixed = []
+    for number, query in enumerate(queries):
+        group = number // (config.heads // config.kv_heads)
+        scores = torch.stack([query @ keys[group] for keys, _ in seen]) / math.sqrt(config.head_dim)
+        values = torch.stack([values[group] for _, values in seen])
+        mixed.append(scores.softmax(0) @ values)
+    hidden = hidden + layer.self_attn.o_proj.weight @ torch.cat(mixed)
+    y = _norm(hidden, layer.post_attention_layernorm)
+    gated = F.silu(layer.mlp.gate_proj.weight @ y) * (layer.mlp.up_proj.weight @ y)
+    return hidden + layer.mlp.down_proj.weight @ gated

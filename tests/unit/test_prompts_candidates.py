@@ -1,0 +1,193 @@
+"""Candidates of a dataset: accounting, order, duplicates, gate, sidecar, and the script."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from aerie.config import ROOT
+from aerie.contracts.prompts import Reason, read_prompts, read_rejects
+from aerie.contracts.sidecar import damage, read_sidecar
+from aerie.errors import DataError, GateError
+from aerie.prompts.adapters import adapter
+from aerie.prompts.candidates import Collected, Settings, build, collect
+from aerie.prompts.source import Source
+from tests.unit.prompts_fixtures import (
+    character_limits,
+    question,
+    word_target,
+    write_jsonl,
+    write_parquet,
+)
+
+TEXTS = [
+    "What is a heap?",
+    "what is a  HEAP?",
+    "Why?",
+    "",
+    "-",
+    "continue",
+    "<|im_end|>",
+    "🦅 nest",
+]
+
+
+def gather(folder: Path, **more: Any) -> Collected:
+    wanted = Settings("chat", "generic/messages", folder, **more)
+    reader = adapter(wanted.adapter)
+    return collect(wanted, reader, Source(folder, reader), character_limits())
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(texts=st.lists(st.sampled_from(TEXTS), min_size=1, max_size=12), data=st.data())
+def test_every_row_counts_once_and_order_changes_nothing(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str], data: st.DataObject
+) -> None:
+    folder, other = tmp_path_factory.mktemp("a"), tmp_path_factory.mktemp("b")
+    write_jsonl(folder / "all.jsonl", map(question, texts))
+    mixed = data.draw(st.permutations(texts))
+    cut = data.draw(st.integers(0, len(texts)))
+    for name, some in (("0.jsonl", mixed[:cut]), ("1.jsonl", mixed[cut:])):
+        if some:
+            write_jsonl(other / name, map(question, some))
+    one, two = gather(folder), gather(other)
+    assert one.rows == len(texts) == len(one.candidates) + len(one.rejects)
+    assert one.candidates == two.candidates
+    assert one.counts() == two.counts()
+    assert one.candidates == sorted(one.candidates, key=lambda prompt: (prompt.rank, prompt.key))
+    assert len({prompt.key for prompt in one.candidates}) == len(one.candidates)
+
+
+def issues(folder: Path, rows: Iterable[tuple[str, str]]) -> Collected:
+    table = [
+        {
+            "instance_id": id,
+            "trajectory": [{"role": "user", "text": f"ISSUE:\n{issue}\nINSTRUCTIONS:\ngo"}],
+        }
+        for id, issue in rows
+    ]
+    write_parquet(folder / "data/train-0.parquet", table)
+    wanted = Settings("swe", "nebius/SWE-agent-trajectories", folder)
+    reader = adapter(wanted.adapter)
+    return collect(wanted, reader, Source(folder, reader), character_limits())
+
+
+def test_runs_over_one_issue_are_one_candidate(tmp_path: Path) -> None:
+    rows = [("x-1", "It fails."), ("x-1", "It fails again."), ("x-2", "It crashes.")]
+    collected = issues(tmp_path, rows)
+    assert {prompt.turns[0] for prompt in collected.candidates} == {"It fails.", "It crashes."}
+    (reject,) = collected.rejects
+    assert reject.reason == Reason.DUPLICATE
+    assert reject.detail == "same identity x-1 as data/train-0.parquet:1"
+
+
+def test_order_of_rows_has_no_say_where_texts_and_identities_cross(tmp_path: Path) -> None:
+    rows = [("x-1", "It fails."), ("x-2", "It fails."), ("x-2", "It crashes."), ("x-1", "Slow.")]
+    results = [issues(tmp_path, order).candidates for order in permutations(rows)]
+    assert all(result == results[0] for result in results)
+
+
+def test_the_copy_without_invisible_characters_is_kept(tmp_path: Path) -> None:
+    texts = ["\ufeffWhat is  a\u200b heap?", "What is a heap?", "what is a heap?  "]
+    write_jsonl(tmp_path / "a.jsonl", map(question, texts))
+    assert [prompt.turns for prompt in gather(tmp_path).candidates] == [["What is a heap?"]]
+
+
+def test_seed_and_name_change_the_order_alone(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "a.jsonl", (question(f"Question {n}?") for n in range(50)))
+    one, two = gather(tmp_path), gather(tmp_path, seed=1)
+    assert {p.key for p in one.candidates} == {p.key for p in two.candidates}
+    assert [p.key for p in one.candidates] != [p.key for p in two.candidates]
+
+
+def test_build_writes_tables_and_a_sidecar_without_place_or_time(tmp_path: Path) -> None:
+    data, target = tmp_path / "data", word_target(tmp_path / "target")
+    write_jsonl(data / "a.jsonl", [*map(question, TEXTS), "odd"])
+    sidecars = []
+    for name in ("one", "two"):
+        out = tmp_path / name
+        wanted = Settings("chat", "generic/messages", data, max_rejected_share=0.9)
+        build(wanted, target, out)
+        assert not damage(out / "candidates.json")
+        sidecars.append((out / "candidates.json").read_bytes())
+    assert sidecars[0] == sidecars[1]
+    assert str(tmp_path).encode() not in sidecars[0]
+    content = read_sidecar(out / "candidates.json", "candidates")
+    prompts, rejects = (
+        read_prompts(out / "candidates.parquet"),
+        read_rejects(out / "rejects.parquet"),
+    )
+    counts = content["counts"]
+    assert counts["rows"] == 9 == len(prompts) + len(rejects)
+    assert counts["candidates"] == len(prompts) == 3
+    assert counts["rejects"] == Counter(str(reject.reason) for reject in rejects)
+    assert counts["rejects"] == {
+        "duplicate": 1,
+        "empty_prompt": 1,
+        "placeholder_prompt": 1,
+        "contentless_prompt": 1,
+        "special_token_in_text": 1,
+        "bad_row": 1,
+    }
+    assert content["provenance"]["sources"].keys() == {"a.jsonl"}
+    assert content["provenance"]["settings"]["max_tokens"] == 8192
+    assert all(reject.id.startswith("a.jsonl:") and reject.detail for reject in rejects)
+
+
+def test_a_dataset_that_loses_too_much_stops_the_build(tmp_path: Path) -> None:
+    data, target = tmp_path / "data", word_target(tmp_path / "target")
+    # Two of five are lost; the duplicates are not, since their text is there.
+    write_jsonl(data / "a.jsonl", map(question, ["Why so?", "why so?", "why SO?", "-", ""]))
+    build(
+        Settings("chat", "generic/messages", data, max_rejected_share=0.4), target, tmp_path / "a"
+    )
+    with pytest.raises(GateError) as error:
+        build(
+            Settings("chat", "generic/messages", data, max_rejected_share=0.39),
+            target,
+            tmp_path / "b",
+        )
+    message = str(error.value)
+    for part in ("gate: prompts: 2 of 5 rows of chat", "a.jsonl:4", "0.39", "max_rejected_share"):
+        assert part in message
+    assert not (tmp_path / "b" / "candidates.json").exists()
+
+
+def test_a_dataset_without_rows(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("\n\n")
+    with pytest.raises(DataError, match="no row"):
+        gather(tmp_path)
+
+
+def command(arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    environment = {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        arguments, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_scripts_from_rows_to_selection(tmp_path: Path) -> None:
+    word_target(tmp_path / "target")
+    write_jsonl(tmp_path / "data/a.jsonl", (question(f"Question {n}?") for n in range(12)))
+    candidates = [sys.executable, "scripts/candidates.py", "--name", "chat"]
+    candidates += ["--adapter", "generic/messages", "--path", str(tmp_path / "data")]
+    candidates += ["--target", str(tmp_path / "target/target.json"), "--out", str(tmp_path / "c")]
+    done = command(candidates)
+    assert done.returncode == 0, done.stderr
+    select = [sys.executable, "scripts/prompts.py", "--take", "5", "--part-size", "4"]
+    select += ["--candidates", str(tmp_path / "c/candidates.json"), "--out", str(tmp_path / "p")]
+    done = command(select)
+    assert done.returncode == 0, done.stderr
+    selection = json.loads((tmp_path / "p/selection.json").read_text())
+    assert (selection["selected"], selection["surplus"]) == (8, 4)
+    done = command([*candidates, "--path", "/nowhere"])
+    assert done.returncode == 1
+    assert "input: the folder /nowhere" in done.stderr and "Traceback" not in done.stderr

@@ -1,0 +1,162 @@
+"""The normaliser, the key and the limits of a target, each alone."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aerie.contracts.prompts import Reason
+from aerie.prompts.candidates import rank
+from aerie.prompts.limits import TargetLimits
+from aerie.prompts.normalise import Conversation, Normalised, Rejected, normalise, read_tools
+from aerie.prompts.text import fold, prompt_key, repair
+from tests.unit.prompts_fixtures import character_limits, word_target
+
+
+def run(*turns: Any, keeps_system: bool = True, max_turns: int = 4, **more: Any) -> Normalised:
+    messages = [
+        {"role": turn[0], "content": turn[1]} if isinstance(turn, tuple) else turn for turn in turns
+    ]
+    return normalise(Conversation(messages, **more), keeps_system=keeps_system, max_turns=max_turns)
+
+
+def reason(*turns: Any, **more: Any) -> Reason:
+    with pytest.raises(Rejected) as no:
+        run(*turns, **more)
+    return no.value.reason
+
+
+@pytest.mark.parametrize(
+    ("text", "repaired", "flags"),
+    [
+        ("plain \t\n ünï 👋 \u200b", "plain \t\n ünï 👋 \u200b", set()),
+        ("a\r\nb\rc", "a\nb\nc", {"newlines_normalised"}),
+        ("a\0b\x1bc", "abc", {"control_chars_removed"}),
+        ("\ud83d\udc4b", "👋", set()),
+        ("\ud83d!", "\ufffd!", {"lone_surrogate_replaced"}),
+        ("\udc4b\ud83d", "\ufffd\ufffd", {"lone_surrogate_replaced"}),
+    ],
+)
+def test_repair(text: str, repaired: str, flags: set[str]) -> None:
+    assert repair(text) == (repaired, flags)
+
+
+@given(st.text(st.characters(codec=None)))
+def test_repaired_text_is_utf8_and_repairing_again_changes_nothing(text: str) -> None:
+    once, _ = repair(text)
+    once.encode()
+    assert repair(once) == (once, set())
+
+
+def test_system_is_kept_first_or_dropped() -> None:
+    assert run(("system", "Be brief."), ("user", "What is a heap?")).system == "Be brief."
+    dropped = run(("system", "Be brief."), ("user", "Why?"), keeps_system=False)
+    assert (dropped.system, dropped.flags) == (None, ("foreign_system_removed",))
+    assert run(("system", None), ("user", "Why so?")).flags == ()
+    assert reason(("user", "A b"), ("system", "Be brief.")) == Reason.SYSTEM_NOT_FIRST
+
+
+def test_user_turns_are_merged_stripped_and_cut() -> None:
+    merged = run(("user", "One."), ("human", "Two."), ("gpt", "…"), ("user", "Three."))
+    assert merged.turns == ["One.\n\nTwo.", "Three."]
+    stripped = run(("system", "S"), ("gpt", "Hello!"), ("user", "What is up?"))
+    assert (stripped.system, stripped.turns) == ("S", ["What is up?"])
+    assert stripped.flags == ("leading_assistant_stripped",)
+    trailing = run(("user", "One."), ("gpt", "…"), ("user", " "))
+    assert (trailing.turns, trailing.flags) == (["One."], ("trailing_empty_turn_removed",))
+    cut = run(("user", "1 a"), ("gpt", ""), ("user", "2 b"), max_turns=1)
+    assert (cut.turns, cut.flags) == (["1 a"], ("later_turns_dropped",))
+
+
+def test_padding_and_stray_turns_are_skipped() -> None:
+    padded = run(("user", "Why so?"), ("gpt", "So."), {"role": None, "content": None}, None)
+    assert (padded.turns, padded.flags) == (["Why so?"], ("none_padding_removed",))
+    assert run("hello", ("user", "Why so?")).flags == ("bad_turn_skipped",)
+    assert reason("hello") == reason({"role": None}) == Reason.NO_MESSAGES
+    assert reason({"content": "text of nobody"}) == Reason.UNKNOWN_ROLE
+
+
+def test_content_parts() -> None:
+    parts = [{"type": "text", "text": "What "}, {"type": "text", "text": "now?"}]
+    joined = run(("user", parts))
+    assert (joined.turns, joined.flags) == (["What now?"], ("content_parts_joined",))
+    image = {"type": "image_url", "image_url": {"url": "x.png"}}
+    assert reason(("user", [*parts, image])) == Reason.MULTIMODAL
+    assert run(("user", "Why so?"), ("assistant", [image])).turns == ["Why so?"]
+
+
+@pytest.mark.parametrize("text", ["continue", "Continue, please.", "Go on!", "ok", "...", "?"])
+def test_prompts_without_content(text: str) -> None:
+    assert reason(("user", text)) == Reason.CONTENTLESS_PROMPT
+    assert run(("user", "Tell a story."), ("gpt", "…"), ("user", text)).turns[1] == text
+
+
+@pytest.mark.parametrize("text", ["-", "N/A", "null", " none ", "<prompt>"])
+def test_placeholders(text: str) -> None:
+    assert reason(("user", text)) == Reason.PLACEHOLDER_PROMPT
+
+
+@pytest.mark.parametrize("text", ["No, why?", "👋", "1+1", "继续写这个故事", "ok computer lyrics?"])
+def test_short_prompts_with_content_are_kept(text: str) -> None:
+    assert run(("user", text)).turns == [text]
+
+
+def test_tools() -> None:
+    flags: set[str] = set()
+    assert read_tools(None, flags) is read_tools("[]", flags) is read_tools([], flags) is None
+    assert read_tools(['{"name": "f"}'], flags) == '[{"name": "f"}]'
+    assert not flags
+    assert read_tools([{"name": "f", "x": {"y": None}}], flags) == '[{"name": "f", "x": {}}]'
+    assert flags == {"none_padding_removed"}
+    for bad in ("{", "[1]", 3):
+        with pytest.raises(Rejected, match="bad_inner_json"):
+            read_tools(bad, flags)
+
+
+def test_fold_ignores_what_makes_no_other_prompt() -> None:
+    assert fold("\ufeffExplain TCP\u200b\n slow  START. ") == fold("explain tcp slow start.")
+    assert fold("\uff45xplain \ufb01les") == fold("explain files")
+    assert fold("Straße") == fold("STRASSE")
+    assert fold("a b") != fold("ab")
+
+
+def test_key_tells_turns_and_system_apart() -> None:
+    texts: list[tuple[str | None, list[str]]] = [
+        (None, ["a b"]),
+        (None, ["a", "b"]),
+        ("a", ["b"]),
+        (None, ["a\nb", ""]),
+    ]
+    assert len({prompt_key(*text) for text in texts}) == len(texts)
+    assert prompt_key(None, ["a"]) == prompt_key("", ["A "])
+    assert len(prompt_key(None, ["a"])) == 32
+
+
+def test_rank_is_pinned_and_signed() -> None:
+    # Another value would reorder every selection ever made.
+    assert rank(0, "chat", "0" * 32) == -1541078187293784947
+    ranks = [rank(seed, name, "k") for seed in range(20) for name in ("a", "b")]
+    assert len(set(ranks)) == len(ranks)
+    assert min(ranks) < 0 < max(ranks)
+    assert all(-(2**63) <= value < 2**63 for value in ranks)
+
+
+@pytest.mark.parametrize("text", ["a <|secret|> b", "<|im_end|>", "x<|tool_call_begin|>"])
+def test_special_tokens_in_text(text: str) -> None:
+    limits = character_limits()
+    for prompt in (Normalised(None, ["a", text]), Normalised(text, ["a"])):
+        with pytest.raises(Rejected, match="special_token_in_text"):
+            limits.check(prompt)
+    limits.check(Normalised(None, ["a |> b <| c"]))
+
+
+def test_limits_of_a_target(tmp_path: Path) -> None:
+    limits = TargetLimits.of(word_target(tmp_path), 12, "instant")
+    # The template adds <s> user … </s> <s> assistant: five tokens.
+    limits.check(Normalised(None, ["incomprehensibilities " * 7]))
+    with pytest.raises(Rejected, match="13 tokens, at most 12"):
+        limits.check(Normalised(None, ["incomprehensibilities " * 8]))
+    with pytest.raises(Rejected, match="special_token_in_text"):
+        limits.check(Normalised(None, ["what is </s> ?"]))

@@ -1,0 +1,174 @@
+"""Selection: stable parts, prefix growth, datasets that do not disturb each other."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from aerie.contracts.prompts import Reason, read_prompts, read_rejects
+from aerie.contracts.sidecar import damage, read_sidecar
+from aerie.errors import ContractError, GateError
+from aerie.prompts.select import read_selection, replacing_folder, select
+from tests.unit.prompts_fixtures import make_candidates
+
+quick = settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+texts = st.sets(st.integers(0, 40).map(lambda n: f"question {n}"), min_size=1)
+
+
+def parts(folder: Path) -> dict[str, bytes]:
+    """The bytes of each part and of its sidecar."""
+    return {
+        file.name: file.read_bytes()
+        for name in read_selection(folder)
+        for file in (folder / f"{name}.parquet", folder / f"{name}.json")
+    }
+
+
+def try_select(take: int, size: int, candidates: Path, earlier: list[Path], out: Path) -> bool:
+    try:
+        select(take, size, candidates, earlier, out)
+    except GateError:
+        return False
+    return True
+
+
+@quick
+@given(texts, texts, st.integers(1, 30), st.integers(1, 30), st.integers(1, 7))
+def test_a_selection_is_a_prefix_of_a_larger_one(
+    tmp_path_factory: pytest.TempPathFactory,
+    first: set[str],
+    own: set[str],
+    small: int,
+    more: int,
+    size: int,
+) -> None:
+    folder = tmp_path_factory.mktemp("selection")
+    earlier = [make_candidates(folder / "first", "first", first)]
+    candidates = make_candidates(folder / "own", "own", own)
+    if not try_select(small, size, candidates, earlier, folder / "small"):
+        assert own <= first
+        return
+    select(small + more, size, candidates, earlier, folder / "large")
+    short, long = read_selection(folder / "small"), read_selection(folder / "large")
+    assert long[: len(short)] == short
+    assert parts(folder / "small").items() <= parts(folder / "large").items()
+    rejects = "rejects.parquet"
+    assert (folder / "small" / rejects).read_bytes() == (folder / "large" / rejects).read_bytes()
+
+
+@quick
+@given(texts, texts, st.integers(1, 30), st.integers(1, 7))
+def test_all_rows_are_accounted_for_and_duplicates_leave_their_own_part_alone(
+    tmp_path_factory: pytest.TempPathFactory, first: set[str], own: set[str], take: int, size: int
+) -> None:
+    folder = tmp_path_factory.mktemp("selection")
+    earlier = [make_candidates(folder / "first", "first", first)]
+    candidates = make_candidates(folder / "own", "own", own)
+    if not try_select(take, size, candidates, earlier, folder / "out"):
+        return
+    every = read_prompts(folder / "own/candidates.parquet")
+    place = {prompt.key: number // size for number, prompt in enumerate(every)}
+    selected = []
+    for name in read_selection(folder / "out"):
+        assert not damage(folder / f"out/{name}.json")
+        rows = read_prompts(folder / f"out/{name}.parquet")
+        assert (
+            len(rows) == read_sidecar(folder / f"out/{name}.json", "prompts")["counts"]["rows"] > 0
+        )
+        assert all(row.part == int(name) == place[row.key] for row in rows)
+        selected += rows
+    selection = json.loads((folder / "out/selection.json").read_text())
+    rejects = read_rejects(folder / "out/rejects.parquet")
+    assert {row.turns[0] for row in selected}.isdisjoint(first)
+    assert {reject.text for reject in rejects} == own & first
+    assert selection["rows"] == len(own)
+    assert selection["rows"] == len(selected) + selection["surplus"] + len(rejects)
+    assert len(selected) >= min(take, len(own - first))
+
+
+@quick
+@given(texts, texts, st.integers(1, 20), st.integers(1, 20))
+def test_one_take_changes_no_other_dataset(
+    tmp_path_factory: pytest.TempPathFactory, first: set[str], own: set[str], one: int, two: int
+) -> None:
+    folder = tmp_path_factory.mktemp("selection")
+    earlier = make_candidates(folder / "first", "first", first)
+    candidates = make_candidates(folder / "own", "own", own)
+    contents = []
+    for take in (one, two):
+        # The first dataset's selection is made anew; the second one's must not see it.
+        select(take, 3, earlier, [], folder / "first-out")
+        if not try_select(5, 3, candidates, [earlier], folder / "out"):
+            return
+        contents.append({file.name: file.read_bytes() for file in (folder / "out").iterdir()})
+    assert contents[0] == contents[1]
+
+
+def test_contents_of_a_selection(tmp_path: Path) -> None:
+    first = make_candidates(tmp_path / "a", "a", ["x 1", "x 2"])
+    second = make_candidates(tmp_path / "b", "b", ["X 2", "x 3"])
+    own = make_candidates(tmp_path / "own", "own", ["x 1", "x 2", "x 3", "x 4", "x 5", "x 6"])
+    select(3, 6, own, [first, second], tmp_path / "out")
+    assert read_selection(tmp_path / "out") == ["000"]
+    rejects = read_rejects(tmp_path / "out/rejects.parquet")
+    assert {(reject.text, reject.reason, reject.detail) for reject in rejects} == {
+        ("x 1", Reason.DUPLICATE, "same text in a"),
+        ("x 2", Reason.DUPLICATE, "same text in a"),
+        ("x 3", Reason.DUPLICATE, "same text in b"),
+    }
+    assert json.loads((tmp_path / "out/licence.json").read_text()) == {
+        "adapter": "generic/messages",
+        "category": "own data",
+        "dataset": "own",
+        "id": "generic/messages",
+        "licence": "MIT",
+        "rows": 3,
+    }
+
+
+def test_too_few_candidates_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    candidates = make_candidates(tmp_path / "own", "own", ["x 1", "x 2"])
+    select(3, 1, candidates, [], tmp_path / "out")
+    assert "own: 3 prompts are wanted and only 2 exist" in caplog.text
+    assert read_selection(tmp_path / "out") == ["000", "001"]
+
+
+def test_nothing_left_is_an_error(tmp_path: Path) -> None:
+    first = make_candidates(tmp_path / "a", "a", ["x 1"])
+    own = make_candidates(tmp_path / "own", "own", ["x 1"])
+    with pytest.raises(GateError, match="no prompt of own is left"):
+        select(1, 1, own, [first], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    candidates = make_candidates(tmp_path / "own", "own", [f"x {n}" for n in range(9)])
+    select(9, 3, candidates, [], out)
+    before = {file.name for file in out.iterdir()}
+
+    def fail() -> None:
+        with replacing_folder(out) as scratch:
+            (scratch / "half").touch()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert {file.name for file in out.iterdir()} == before
+    # What a killed run leaves is swept by the next.
+    (tmp_path / ".out.tmp").mkdir()
+    (tmp_path / ".out.tmp/stale").touch()
+    select(1, 3, candidates, [], out)
+    assert read_selection(out) == ["000"]
+    assert not (out / "stale").exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"out", "own"}
+
+
+def test_reading_no_selection(tmp_path: Path) -> None:
+    with pytest.raises(ContractError, match="is missing"):
+        read_selection(tmp_path)
+    (tmp_path / "selection.json").write_text('{"parts": 3}')
+    with pytest.raises(ContractError, match="does not list the parts"):
+        read_selection(tmp_path)
