@@ -34,7 +34,7 @@ RULES := Snakefile rules
 export PYTHONPATH := $(CURDIR):$(CURDIR)/rules
 export TOKENIZERS_PARALLELISM := false
 
-# The commands of the rules are found in the environment too.
+# Commands that other commands start (python, shfmt, snakemake) are found in the environment too.
 RUN = PATH="$(CURDIR)/$(BIN):$$PATH"
 SNAKEMAKE = $(RUN) $(BIN)/snakemake --workflow-profile $(PROFILE) --logger aerie --cores $(CORES) \
   $(if $(GPUS),--resources gpu=$(GPUS)) --configfile
@@ -89,18 +89,20 @@ lint: $(VENV)/dev.done ## everything that a reviewer should not have to say
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/snakefmt --check $(RULES)
+	$(RUN) $(BIN)/snakefmt --check $(RULES)
 	$(BIN)/snakemake --lint --configfile demo/config.yaml
 
 format: $(VENV)/dev.done ## rewrite Python and rules in the one style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/snakefmt $(RULES)
+	$(RUN) $(BIN)/snakefmt $(RULES)
 
 ##@ Environment
 setup: $(VENV)/run.done ## the Python environment in .venv (the targets above call it)
+	@echo '$(VENV) is ready'
 
 setup-dev: $(VENV)/dev.done ## the same with what tests and lint need
+	@echo '$(VENV) is ready'
 
 # A stamp is younger than the files it was made from, so pip runs only when one of them changed.
 $(VENV)/run.done: requirements/run.txt requirements/demo.txt

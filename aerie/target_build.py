@@ -29,6 +29,7 @@ log = logging.getLogger("aerie")
 SIDECAR = "target.json"
 _STAGING = ".building"
 _PATTERNS = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "*.tiktoken", "*.py")
+_PLAIN_SPLITTING = ("default", "gpt-2")
 _SAMPLE_TEXT = "Zażółć 27 naïve eagles,\n\tdef nest(n: int): return n ** 2  # 鷲 🦅"
 _SAMPLE_TURN = [{"role": "user", "content": "How many eggs does an eagle lay?"}]
 
@@ -119,12 +120,40 @@ def _from_package(source: PackageSource, dtype: str, staging: Path) -> None:
         local_files_only=True,
     )
     tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=gguf.name, local_files_only=True)
+    _restore_splitting(tokenizer, gguf)
     model.to(getattr(torch, dtype)).save_pretrained(staging)
     tokenizer.save_pretrained(staging)
     for file in staging.iterdir():
         file.chmod(0o644)
         with file.open("rb") as written:
             os.fsync(written.fileno())
+
+
+def _restore_splitting(tokenizer: "PreTrainedTokenizerBase", gguf: Path) -> None:
+    """Split text before the merges as `tokenizer.ggml.pre` says: transformers leaves it out.
+
+    Without it SmolLM2 would see "\\n\\n1" as other tokens than it was trained on and answers with.
+    """
+    from gguf import GGUFReader
+    from tokenizers import pre_tokenizers
+
+    field = GGUFReader(gguf).get_field("tokenizer.ggml.pre")
+    kind = field.contents() if field else "default"
+    if kind == "smollm":
+        backend: Any = tokenizer
+        backend.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Digits(individual_digits=True),
+                pre_tokenizers.ByteLevel(add_prefix_space=False),
+            ]
+        )
+    elif kind not in _PLAIN_SPLITTING:
+        raise DataError(
+            f"{gguf} splits text in a way that is not known here",
+            saw=f"tokenizer.ggml.pre = {kind}",
+            expected=", ".join(("smollm", *_PLAIN_SPLITTING)),
+            remedy="give a plain checkpoint folder in target.source.path",
+        )
 
 
 def _find_in_package(source: PackageSource) -> Path:

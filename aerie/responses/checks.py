@@ -15,6 +15,8 @@ THINK_CLOSE = "</think>"
 _NGRAM = 4
 # Shorter answers repeat and compress by chance.
 _LEAST_TOKENS = 32
+# A cut may fall inside a character or between tokens that the next one would have kept apart.
+_CUT_TOKENS = 4
 
 
 class AnswerChecks:
@@ -47,16 +49,18 @@ class AnswerChecks:
         thinks = mode == "thinking" and self._think_close is not None
         if thinks and not truncated and self._think_close not in ids:
             return ResponseReason.MISSING_THINK_CLOSE
-        return self._content_reason(self._body(ids))
+        return self._content_reason(self._body(ids), _CUT_TOKENS if truncated else 0)
 
-    def _content_reason(self, body: list[int]) -> ResponseReason | None:
+    def _content_reason(self, body: list[int], cut: int) -> ResponseReason | None:
         text = self._decode(body)
         # Reasoning that leads to no answer is no answer.
         if not text.rpartition(THINK_CLOSE)[2].strip():
             return ResponseReason.EMPTY_ANSWER
         if len(body) >= _LEAST_TOKENS and self._repeats(text, body):
             return ResponseReason.REPETITIVE
-        if self._tokenizer.encode(text, add_special_tokens=False) != body:
+        sure = max(len(body) - cut, 0)
+        again = self._tokenizer.encode(text, add_special_tokens=False)
+        if again[:sure] != body[:sure] or (not cut and len(again) != sure):
             return ResponseReason.RETOKENISATION_MISMATCH
         return None
 

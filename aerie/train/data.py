@@ -56,7 +56,7 @@ def split(samples: Sequence[Located], held_out_share: float) -> tuple[list[Locat
     training, held_out = [], []
     for sample in samples:
         prompt = sample.id.rpartition(".")[0]
-        share = xxhash.xxh3_64_intdigest(prompt) / 2**64
+        share = xxhash.xxh3_64_intdigest(prompt.encode()) / 2**64
         (held_out if share < held_out_share else training).append(sample)
     if not training or not held_out:
         raise DataError(

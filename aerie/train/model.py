@@ -87,6 +87,7 @@ class Draft(nn.Module):
         was started with EAGLE instead of EAGLE3 loses the draft in silence. The accept gate is
         what catches it; hiding it here would make the embedded engine kinder than production.
         """
+        states = states.to(self.fc.weight.dtype)
         if states.shape[-1] == self.config.hidden_size:
             return states
         reduced: Tensor = self.fc(states)

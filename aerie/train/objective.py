@@ -97,7 +97,7 @@ def teacher_shares(head: Tensor, pack: Pack) -> Tensor:
 
     `head` [K, H] are the rows of the target's head that the map keeps.
     """
-    scores = pack.teacher @ head.t()
+    scores = pack.teacher.to(head.dtype) @ head.t()
     return (scores if scores.dtype == torch.float64 else scores.float()).softmax(-1)
 
 

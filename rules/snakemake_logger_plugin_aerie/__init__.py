@@ -6,6 +6,7 @@ Snakemake finds the module by its name when `rules/` is on PYTHONPATH, as the Ma
 
 import logging
 from datetime import datetime
+from textwrap import shorten
 from typing import Any
 
 from rich.console import Console
@@ -15,6 +16,7 @@ from snakemake_interface_logger_plugins.common import LogEvent
 
 # A failed job has printed its own error, and `_failed` names the job: these repeat it at length.
 _REPEATS = ("RuleException:\nCalledProcessError", "WorkflowError:\nAt least one job did not")
+_REASON_CHARACTERS = 160
 _WORTH_SAYING = ("Nothing to be done", "Unlocking")
 
 
@@ -66,7 +68,7 @@ class LogHandler(LogHandlerBase):
         if fields["rule_msg"]:
             line.append(f"  {fields['rule_msg']}")
         if self.common_settings.dryrun:
-            line.append(f"  {fields['reason']}")
+            line.append(f"  {shorten(fields['reason'], _REASON_CHARACTERS, placeholder=' ...')}")
         self._console.print(line)
 
     def _failed(self, fields: dict[str, Any]) -> None:

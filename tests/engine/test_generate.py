@@ -131,6 +131,15 @@ def test_engines_that_are_not_there(tiny_target: Target) -> None:
 
 
 @pytest.mark.engine
+def test_digits_are_split_off_as_the_target_learned_them(target: Target) -> None:
+    tokenizer = target.tokenizer()
+    ids = tokenizer.encode("Here are two:\n\n1. Rex 42", add_special_tokens=False)
+    pieces = [tokenizer.decode([id]) for id in ids]
+    assert "\n\n" in pieces
+    assert pieces[-3:] == [" ", "4", "2"]
+
+
+@pytest.mark.engine
 def test_target_is_the_same_when_built_again(engine: "TransformersEngine", tmp_path: Path) -> None:
     from aerie.target_build import build_target
     from tests.conftest import SMOLLM2

@@ -54,6 +54,17 @@ def test_truncated(tokenizer: "PreTrainedTokenizerBase", tiny_target: Target) ->
     assert keep.reason(loop, "instant") is ResponseReason.REPETITIVE
 
 
+def test_cut_inside_a_character_is_no_mismatch(
+    tokenizer: "PreTrainedTokenizerBase", tiny_target: Target
+) -> None:
+    keep = AnswerChecks(tokenizer, tiny_target, ResponsesSettings(keep_truncated=True))
+    whole = said(tokenizer, PROSE + " 鷲").output_ids[:-1]
+    assert keep.reason(Answer(whole[:-1], "length"), "instant") is None
+    letters = [tokenizer.get_vocab()[letter] for letter in "the"]
+    early = Answer(letters + whole, "length")
+    assert keep.reason(early, "instant") is ResponseReason.RETOKENISATION_MISMATCH
+
+
 def test_no_end_token(checks: AnswerChecks, tokenizer: "PreTrainedTokenizerBase") -> None:
     ids = said(tokenizer, PROSE).output_ids
     assert checks.reason(Answer(ids[:-1], "stop"), "instant") is ResponseReason.NO_END_TOKEN

@@ -29,7 +29,7 @@ class _GrowingLayer(DynamicLayer):
     """`keys` and `values` [rows, heads, tokens, width] are views of buffers with room to grow."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._buffers: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def update(

@@ -1,0 +1,181 @@
+"""A checkout of its own for every workflow test, with a tiny build in it that is complete.
+
+The build is made once; a test gets a copy with the same times and relative paths, so Snakemake
+takes it for the same one.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+COPIED = ("Snakefile", "rules", "scripts", "aerie", "schemas", "profiles", "requirements")
+WORK = Path("results/tiny")
+
+SUBJECTS = (
+    "sorting a list", "reading a file", "adding two numbers", "reversing a string",
+    "finding the largest item", "counting words", "joining two lists", "checking a palindrome",
+    "parsing a date", "rounding a price", "splitting a path", "merging two maps",
+    "testing for primes", "drawing a line", "closing a socket", "naming a variable",
+)  # fmt: skip
+
+
+@dataclass
+class Run:
+    """One call of Snakemake: its exit code, what it printed, and the jobs that it started."""
+
+    code: int
+    text: str
+    jobs: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Checkout:
+    """A folder with the workflow and one configuration."""
+
+    folder: Path
+
+    @property
+    def work(self) -> Path:
+        return self.folder / WORK
+
+    def configure(self, **changes: Any) -> None:
+        """Change the configuration; `a__b=1` sets `a.b`."""
+        path = self.folder / "config.yaml"
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+        for name, value in changes.items():
+            *parents, last = name.split("__")
+            section = config
+            for parent in parents:
+                section = section[parent]
+            section[last] = value
+        path.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+
+    def environment(self) -> dict[str, str]:
+        binaries = Path(sys.executable).parent
+        return {
+            **os.environ,
+            "PATH": f"{binaries}:{os.environ['PATH']}",
+            "PYTHONPATH": f"{self.folder}:{self.folder / 'rules'}",
+            "HF_HUB_OFFLINE": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+        }
+
+    def command(self, *arguments: str) -> list[str]:
+        profile = ["--workflow-profile", "profiles/default"]
+        return [sys.executable, "-m", "snakemake", *profile, "--cores", "2", *arguments]
+
+    def snakemake(self, *arguments: str) -> Run:
+        """Run the workflow to its end."""
+        done = subprocess.run(
+            self.command(*arguments),
+            cwd=self.folder,
+            env=self.environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        return Run(done.returncode, done.stdout, started(done.stdout))
+
+    def digests(self) -> dict[str, Any]:
+        """What every artifact is, by the sidecars that name its content."""
+        patterns = (
+            "prompts/*/*.json", "responses/*/*.json", "states/*/*/index.json",
+            "vocab/map.json", "draft/*/draft.json",
+        )  # fmt: skip
+        return {
+            str(path.relative_to(self.work)): json.loads(path.read_text(encoding="utf-8"))
+            for pattern in patterns
+            for path in sorted(self.work.glob(pattern))
+        }
+
+
+def started(text: str) -> list[str]:
+    """The jobs that Snakemake's own log says it started: `rule` or `rule wildcard wildcard`."""
+    jobs = []
+    blocks = re.split(r"^\[.*\]\n(?=(?:local)?(?:rule|checkpoint) )", text, flags=re.MULTILINE)
+    for block in blocks[1:]:
+        name = re.match(r"(?:local)?(?:rule|checkpoint) (\w+):", block)
+        wildcards = re.search(r"^    wildcards: (.*)$", block, flags=re.MULTILINE)
+        values = re.findall(r"=([^,\s]+)", wildcards[1]) if wildcards else []
+        if name:
+            jobs.append(" ".join([name[1], *values]))
+    return sorted(job for job in jobs if job != "all")
+
+
+def write_dataset(path: Path, rows: int, word: str) -> None:
+    """A Magicoder-Evol-Instruct file of distinct prompts."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8") as stream:
+        for number in range(rows):
+            subject = SUBJECTS[number % len(SUBJECTS)]
+            instruction = f"Explain {subject} in {word}, as in lesson {number}."
+            stream.write(json.dumps({"instruction": instruction, "response": "-"}) + "\n")
+
+
+def tiny_config(checkpoint: Path) -> dict[str, Any]:
+    entry = {"adapter": "ise-uiuc/Magicoder-Evol-Instruct-110K", "take": 8}
+    return {
+        "work": str(WORK),
+        "target": {"name": "tiny", "dtype": "float32", "source": {"path": str(checkpoint)}},
+        "datasets": {name: {**entry, "path": f"data/{name}"} for name in ("first", "second")},
+        "prompts": {"part_size": 4, "max_tokens": 256},
+        "responses": {
+            "max_new_tokens": 12, "batch_size": 4, "keep_truncated": True,
+            "max_rejected_share": 1.0, "supervised_band": [0.0, 1.0],
+        },
+        "vocab": {"size": 128, "floor": 0.0, "dataset_floor": 0.0},
+        "drafts": {
+            "main": {
+                "steps": 2, "epochs": 2, "pack_tokens": 256, "eval_share": 0.2,
+                "learning_rate": 0.001, "dtype": "float32", "checkpoint_every": 2,
+            }
+        },
+        "bench": {
+            "suites": {"heldout": "data/heldout.jsonl"}, "k": 2, "max_new_tokens": 12,
+            "repeats": 1, "timed_prompts": 2, "min_accept_length": 1.0, "simulated_tolerance": 9.0,
+        },
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> Checkout:
+    """A complete tiny build; do not change it."""
+    checkout = Checkout(tmp_path_factory.mktemp("workflow") / "checkout")
+    checkout.folder.mkdir()
+    for name in COPIED:
+        source = ROOT / name
+        copy = shutil.copytree if source.is_dir() else shutil.copy2
+        copy(source, checkout.folder / name)
+    for name in ("first", "second"):
+        write_dataset(checkout.folder / f"data/{name}/data-evol_instruct-decontaminated.jsonl",
+                      24, name)  # fmt: skip
+    prompts = [
+        {"id": f"h{n}", "domain": f"d{n % 2}", "system": None, "turns": [f"How to {n}?"]}
+        for n in range(4)
+    ]
+    suite = checkout.folder / "data/heldout.jsonl"
+    suite.write_text("".join(json.dumps(row) + "\n" for row in prompts), encoding="utf-8")
+    config = yaml.safe_dump(tiny_config(tiny_checkpoint), sort_keys=False)
+    (checkout.folder / "config.yaml").write_text(config, encoding="utf-8")
+    run = checkout.snakemake()
+    assert run.code == 0, run.text
+    return checkout
+
+
+@pytest.fixture
+def checkout(built: Checkout, tmp_path: Path) -> Checkout:
+    """A copy of the complete tiny build, to be changed at will."""
+    folder = tmp_path / "checkout"
+    shutil.copytree(built.folder, folder, symlinks=True)
+    return Checkout(folder)
