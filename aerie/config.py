@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from aerie.errors import ConfigError
 
@@ -20,7 +20,7 @@ Mode = Literal["thinking", "instant"]
 
 
 def _field(default: Any, description: str, remedy: str | None = None, **limits: Any) -> Any:
-    extra = {"remedy": remedy} if remedy else None
+    extra: dict[str, JsonValue] = {"remedy": remedy} if remedy else {}
     return Field(default, description=description, json_schema_extra=extra, **limits)
 
 

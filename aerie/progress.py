@@ -7,8 +7,7 @@ import time
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.text import Text
 
 _INTERVAL_S = 5.0
 _BAR_WIDTH = 24
@@ -62,14 +61,16 @@ class Progress:
 
     def _print(self, state: str, note: str = "") -> None:
         elapsed = max(time.monotonic() - self._start, 1e-9)
-        line = Table.grid(padding=(0, 1))
-        cells = [
+        filled = round(_BAR_WIDTH * min(self.done / self.total, 1))
+        line = Text.assemble(
             self.title,
-            ProgressBar(total=self.total, completed=self.done, width=_BAR_WIDTH),
-            f"{self.done:,}/{self.total:,} {self.unit}",
-            f"{self.amount / elapsed:,.0f} {self.rate_unit}/s" if self.amount else "",
-            state,
-            note,
-        ]
-        line.add_row(*(cell for cell in cells if cell))
+            (f" {'━' * filled}", "green"),
+            (f"{'─' * (_BAR_WIDTH - filled)} ", "dim"),
+            f"{self.done:,}/{self.total:,} {self.unit}  ",
+        )
+        if self.amount:
+            line.append(f"{self.amount / elapsed:,.0f} {self.rate_unit}/s  ", "cyan")
+        line.append(state)
+        if note:
+            line.append(f"  {note}")
         console.print(line, soft_wrap=True)

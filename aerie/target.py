@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aerie.contracts.sidecar import read_sidecar
+from aerie.files import read_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -32,9 +33,13 @@ class Target:
 
     def tokenizer(self) -> "PreTrainedTokenizerBase":
         """The tokenizer with the chat template, read from the folder and never from a hub."""
-        from transformers import AutoTokenizer
+        from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+        kind = read_json(self.folder / "tokenizer_config.json").get("tokenizer_class")
+        # A tokenizer.json says all there is; finding its class would import torch, for seconds.
+        plain = kind in ("TokenizersBackend", "PreTrainedTokenizerFast")
+        found = PreTrainedTokenizerFast if plain else AutoTokenizer
+        tokenizer: PreTrainedTokenizerBase = found.from_pretrained(
             self.folder, local_files_only=True
         )
         return tokenizer
@@ -72,7 +77,8 @@ def render(
 ) -> list[int]:
     """Token ids of a conversation up to where the target's next answer begins."""
     variables = {target.thinking_variable: mode == "thinking"} if target.thinking_variable else {}
-    ids: list[int] = tokenizer.apply_chat_template(
+    template: Any = tokenizer.apply_chat_template
+    ids: list[int] = template(
         messages, tools=tools, add_generation_prompt=True, return_dict=False, **variables
     )
     return ids

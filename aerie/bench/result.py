@@ -27,7 +27,7 @@ DEFINITIONS = {
 
 @dataclass
 class Measured:
-    """What was measured on one prompt. Seconds are one entry a repeat; empty if it was not timed."""
+    """What was measured on one prompt. Seconds: one entry a repeat, none if it was not timed."""
 
     id: str
     domain: str
@@ -115,9 +115,12 @@ def _speed(timed: Sequence[Measured]) -> dict[str, Any]:
         "speedup_ci95": _pair(
             ratios.interval(
                 lambda dn, ds, pn, ps: dn / ds / (pn / ps),
-                draft_tokens, draft_s, plain_tokens, plain_s,
+                draft_tokens,
+                draft_s,
+                plain_tokens,
+                plain_s,
             )
-        ),  # fmt: skip
+        ),
         "round_cost": _round(cost),
         "round_cost_ci95": _pair(
             ratios.interval(
@@ -171,14 +174,14 @@ def _domains(measured: Sequence[Measured]) -> dict[str, Any]:
 
 def verdict(result: dict[str, Any], k: int) -> dict[str, Any]:
     """Whether the draft pays, in words. `pays` is None where the interval holds both answers."""
-    low, high = result["speedup_ci95"] or (0.0, float("inf"))
-    pays = True if low > 1 else False if high < 1 else None
+    interval = result["speedup_ci95"]
+    pays = True if interval and interval[0] > 1 else False if interval and interval[1] < 1 else None
     head = {True: "The draft pays", False: "The draft does not pay", None: "Undecided"}[pays]
     gained, cost, speedup = result["accept_length"], result["round_cost"], result["speedup"]
+    spread = f"95 % interval {interval[0]:.2f} to {interval[1]:.2f}, " if interval else ""
     words = (
         f"{head}: with k = {k} a round gains {gained:.2f} tokens and costs {cost:.2f} plain decode "
-        f"steps, so decoding runs at {speedup:.2f} times its plain speed "
-        f"(95 % interval {low:.2f} to {high:.2f}, batch 1)."
+        f"steps, so decoding runs at {speedup:.2f} times its plain speed ({spread}batch 1)."
     )
     if pays is False:
         words += f" It would pay from an accept length of {cost:.2f} on."

@@ -1,4 +1,4 @@
-"""The bench of the embedded engine: the same loop with and without the draft, on held-out prompts."""
+"""The bench of the embedded engine: one loop, with and without the draft, on held-out prompts."""
 
 import logging
 import os
@@ -19,7 +19,13 @@ from aerie.contracts.draft import check_draft
 from aerie.contracts.sidecar import read_sidecar
 from aerie.contracts.states import Layers, Sample
 from aerie.engines.transformers.load import TransformersEngine
-from aerie.engines.transformers.speculate import Decoded, ServedDraft, Speculator, load_draft
+from aerie.engines.transformers.speculate import (
+    Decoded,
+    ServedDraft,
+    Speculator,
+    embedding_of,
+    load_draft,
+)
 from aerie.engines.transformers.taps import Taps
 from aerie.errors import ConfigError
 from aerie.files import digest_file, write_json
@@ -60,8 +66,7 @@ def bench(
     )
     prompts = read_suite(suite_path, settings.prompts_per_domain)
     engine = TransformersEngine(target, threads)
-    embedding = engine.model.get_input_embeddings().weight
-    draft = load_draft(folder, embedding)
+    draft = load_draft(folder, embedding_of(engine.model))
     rendered = _render(prompts, target, settings.max_new_tokens)
     with Taps(engine.model, layers) as taps:
         speculator = Speculator(engine.model, target.end_token_ids, taps, draft)
@@ -71,7 +76,9 @@ def bench(
         check_serving(draft.states_width, draft.draft.config.aux_width)
         measured = measure(speculator, prompts, rendered, settings)
     result = summarise(measured, settings.k)
-    result["simulated_accept_length"] = simulated(engine, draft, layers, rendered, measured, settings.k)
+    result["simulated_accept_length"] = simulated(
+        engine, draft, layers, rendered, measured, settings.k
+    )
     result["equal_outputs"] |= _equality_words(result["equal_outputs"], target.dtype)
     result |= {
         "artifact": "bench",
@@ -158,7 +165,7 @@ def simulated(
         mask = torch.tensor([0] * len(prompt_ids) + [1] * len(each.output_ids), dtype=torch.uint8)
         sample = Sample(torch.tensor(ids, dtype=torch.int32), mask, captured.aux, captured.last)
         pack = make_pack([sample])
-        if len(pack.supervised):
+        if bool(pack.active(0).any()):
             walks = simulate(draft.draft, draft.embedding, draft.draft_ids, [pack], k)
             overall.add(walks[0])
     return round(overall.accept_length, 4)
@@ -186,9 +193,7 @@ def hardware(threads: int) -> dict[str, Any]:
     }
 
 
-def _render(
-    prompts: Sequence[SuitePrompt], target: Target, max_new_tokens: int
-) -> list[list[int]]:
+def _render(prompts: Sequence[SuitePrompt], target: Target, max_new_tokens: int) -> list[list[int]]:
     tokenizer = target.tokenizer()
     rendered = [render(tokenizer, target, prompt.messages(), "instant") for prompt in prompts]
     for prompt, ids in zip(prompts, rendered, strict=True):
@@ -203,7 +208,9 @@ def _render(
 
 
 def _equality_words(equal: dict[str, Any], dtype: str) -> dict[str, str]:
-    words = f"{equal['equal']} of {equal['compared']} answers equal plain greedy decoding in {dtype}"
+    words = (
+        f"{equal['equal']} of {equal['compared']} answers equal plain greedy decoding in {dtype}"
+    )
     if dtype != "float32" and equal["equal"] < equal["compared"]:
         words += (
             "; in this precision a pass over several tokens rounds differently from a pass over "

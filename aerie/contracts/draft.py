@@ -120,7 +120,9 @@ class DraftConfig:
             )
         except KeyError as error:
             raise ContractError(
-                "config.json of the draft lacks a key", saw=f"no {error}", expected="see docs/draft.md"
+                "config.json of the draft lacks a key",
+                saw=f"no {error}",
+                expected="see docs/draft.md",
             ) from error
 
 
@@ -175,7 +177,9 @@ def check_draft(folder: Path, target_max_position: int) -> None:
     shapes = config.shapes()
     if set(tensors) != set(shapes):
         missing, extra = sorted(set(shapes) - set(tensors)), sorted(set(tensors) - set(shapes))
-        _stop(folder, "tensor names", f"missing {missing}, unknown {extra}", "exactly the contract's")
+        _stop(
+            folder, "tensor names", f"missing {missing}, unknown {extra}", "exactly the contract's"
+        )
     dtypes = {"d2t": torch.int64, "t2d": torch.bool}
     for name, shape in shapes.items():
         tensor, dtype = tensors[name], dtypes.get(name, torch.bfloat16)
@@ -186,7 +190,7 @@ def check_draft(folder: Path, target_max_position: int) -> None:
         if tensor.dim() == 2 and bool((tensor == tensor[0, 0]).all()):
             _stop(folder, name, "one value everywhere", "trained values")
     ids = tensors["d2t"] + torch.arange(config.draft_vocab_size)
-    ascending = bool((ids.diff() > 0).all()) and 0 <= int(ids[0])
+    ascending = bool((ids.diff() > 0).all()) and int(ids[0]) >= 0
     if not ascending or int(ids[-1]) >= config.vocab_size:
         _stop(folder, "d2t", "ids that do not ascend inside the vocabulary", "target = draft + d2t")
     if int(tensors["t2d"].sum()) != len(ids) or not bool(tensors["t2d"][ids].all()):

@@ -114,7 +114,9 @@ def read_prompts(path: Path) -> list[Prompt]:
         ContractError: the file is missing or damaged.
     """
     return [
-        Prompt(**{**row, "turns": json.loads(row["turns"]), "flags": tuple(json.loads(row["flags"]))})
+        Prompt(
+            **{**row, "turns": json.loads(row["turns"]), "flags": tuple(json.loads(row["flags"]))}
+        )
         for row in read_table(path, PROMPTS)
     ]
 
@@ -130,6 +132,4 @@ def read_rejects(path: Path) -> list[Reject]:
     Raises:
         ContractError: the file is missing or damaged.
     """
-    return [
-        Reject(**{**row, "reason": Reason(row["reason"])}) for row in read_table(path, REJECTS)
-    ]
+    return [Reject(**{**row, "reason": Reason(row["reason"])}) for row in read_table(path, REJECTS)]

@@ -7,7 +7,7 @@ from aerie.gates.serving import FLAG
 
 _CAUSES = f"""the likely causes, in order:
     1. {FLAG}
-    2. the layers are off by one: `[2, 30, 58]` for transformers is `[1, 29, 57]` in the draft's config
+    2. the layers are off by one: `[2, 30, 58]` for transformers is `[1, 29, 57]` for SGLang
     3. `d2t` or `lm_head` is missing from the checkpoint or belongs to another map
     4. RoPE, chat template or mode differ between training and serving"""
 

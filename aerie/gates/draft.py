@@ -31,7 +31,7 @@ def overfit_one(draft: Draft, excess: Callable[[Draft], torch.Tensor]) -> None:
         if last <= _ENOUGH * first:
             return
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
     raise GateError(
         "draft",

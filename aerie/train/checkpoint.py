@@ -82,9 +82,7 @@ def _tensors(draft: Draft, optimizer: torch.optim.Optimizer) -> dict[str, Tensor
     return tensors
 
 
-def _restore(
-    tensors: dict[str, Tensor], draft: Draft, optimizer: torch.optim.Optimizer
-) -> None:
+def _restore(tensors: dict[str, Tensor], draft: Draft, optimizer: torch.optim.Optimizer) -> None:
     with torch.no_grad():
         for name, parameter in draft.named_parameters():
             parameter.copy_(tensors[f"weight.{name}"])

@@ -53,7 +53,8 @@ def split(samples: Sequence[Located], held_out_share: float) -> tuple[list[Locat
     Raises:
         DataError: one of the two is empty.
     """
-    training, held_out = [], []
+    training: list[Located] = []
+    held_out: list[Located] = []
     for sample in samples:
         prompt = sample.id.rpartition(".")[0]
         share = xxhash.xxh3_64_intdigest(prompt.encode()) / 2**64
@@ -73,9 +74,9 @@ def open_states(file: Path) -> StatesFile:
     return StatesFile(file)
 
 
-def read_pack(samples: Sequence[Located]) -> Pack:
-    """Read the samples and lay them back to back."""
-    return make_pack([_read(sample) for sample in samples])
+def read_pack(samples: Sequence[Located], rows_at_least: int = 0) -> Pack:
+    """Read the samples and lay them back to back, padded to `rows_at_least`."""
+    return make_pack([_read(sample) for sample in samples], rows_at_least)
 
 
 def packs_in_order(samples: Sequence[Located], budget: int) -> Iterator[Pack]:
@@ -83,11 +84,11 @@ def packs_in_order(samples: Sequence[Located], budget: int) -> Iterator[Pack]:
     pack: list[Located] = []
     for sample in samples:
         if pack and sum(each.rows for each in pack) + sample.rows > budget:
-            yield read_pack(pack)
+            yield read_pack(pack, budget)
             pack = []
         pack.append(sample)
     if pack:
-        yield read_pack(pack)
+        yield read_pack(pack, budget)
 
 
 def _read(sample: Located) -> Sample:

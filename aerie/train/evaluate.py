@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from aerie.train.model import Draft
-from aerie.train.objective import unroll
+from aerie.train.objective import ahead, unroll
 from aerie.train.packing import Pack
 
 
 @dataclass
 class Tally:
-    """Rounds of a walk: `reached[i]` proposed a draft token i that counts, `accepted[i]` kept it."""
+    """Rounds of a walk: `reached[i]` of them proposed a token i, `accepted[i]` of them kept it."""
 
     k: int
     samples: int = 0
@@ -80,8 +80,11 @@ def simulate(
     with torch.inference_mode():
         for pack in packs:
             prefix = correct_prefix(draft, embedding, draft_ids, pack, k)
-            sizes = torch.bincount(pack.sample_of_row[pack.supervised]).tolist()
-            for rows in prefix.split(sizes):
+            real = pack.active(0)
+            samples = int(pack.sample_of_row.max()) + 1
+            owner = pack.sample_of_row[pack.supervised[real]]
+            sizes = torch.bincount(owner, minlength=samples).tolist()
+            for rows in prefix[real].split(sizes):
                 tallies.append(walk(rows.tolist(), k))
     return tallies
 
@@ -93,12 +96,10 @@ def correct_prefix(
 
     Feeding the target's token at step i is exact up to the first miss, and nothing after it counts.
     """
-    alive = torch.ones(len(pack.supervised), dtype=torch.bool, device=pack.labels.device)
-    prefix = torch.zeros(len(pack.supervised), dtype=torch.int64, device=pack.labels.device)
-    for step in unroll(draft, embedding, pack, k):
-        hits = step.logits.argmax(-1) == draft_ids[pack.labels[step.rows + step.number]]
-        kept = torch.zeros_like(alive)
-        kept[step.rows] = hits
-        alive &= kept
+    alive = torch.ones_like(pack.labels, dtype=torch.bool)
+    prefix = torch.zeros_like(pack.labels)
+    for step, logits in enumerate(unroll(draft, embedding, pack, k)):
+        hits = logits.argmax(-1) == draft_ids[ahead(pack.labels, step)]
+        alive &= hits & pack.active(step)
         prefix += alive
     return prefix

@@ -3,7 +3,7 @@
 Step 0 reads the target's aux states; step i reads the output of step i-1 at the same row, with
 the token i further on. A row of step i attends to step 0 of its own and earlier positions, and to
 its own steps 1 to i: what serving sees when i draft tokens stand behind verified ones. Rows that
-carry no label are computed where they serve as keys, and nowhere else.
+carry no label serve as keys and are computed no further.
 """
 
 from collections.abc import Iterator
@@ -11,19 +11,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from aerie.train.model import Draft
 from aerie.train.packing import Pack
-
-
-@dataclass(frozen=True)
-class Step:
-    """Logits [a, K] of one step, and the a supervised rows (indices) that they are of."""
-
-    number: int
-    rows: Tensor
-    logits: Tensor
 
 
 @dataclass(frozen=True)
@@ -36,8 +26,12 @@ class Result:
     counts: Tensor
 
 
-def unroll(draft: Draft, embedding: Tensor, pack: Pack, steps: int) -> Iterator[Step]:
-    """Yield the steps of training-time test. `embedding` is the target's, [V, H]."""
+def unroll(draft: Draft, embedding: Tensor, pack: Pack, steps: int) -> Iterator[Tensor]:
+    """Yield the logits [s, K] of each step. `embedding` is the target's, [V, H].
+
+    Rows that are not active at a step are computed all the same, so that shapes stay: they see no
+    other row, and no one sees them.
+    """
     hidden = draft.reduce(pack.aux)
     fused = draft.fuse(embedding[pack.token_ids], hidden)
     keys, values = draft.keys_values(fused, pack.positions)
@@ -46,24 +40,23 @@ def unroll(draft: Draft, embedding: Tensor, pack: Pack, steps: int) -> Iterator[
         pack.positions[at, None] >= pack.positions
     )
     hidden, fused = hidden[at], fused[at]
-    rows = previous = pack.active(0)
     own: list[tuple[Tensor, Tensor]] = []
     for step in range(steps):
-        positions = pack.positions[at[rows]] + step
+        positions = pack.positions[at] + step
         if step:
-            # Rows only ever leave: those of a step are a subset of the step before.
-            keep = torch.searchsorted(previous, rows)
-            hidden = hidden[keep]
-            fused = draft.fuse(embedding[pack.labels[rows + step - 1]], hidden)
-            own = [(k[keep], v[keep]) for k, v in own]
+            fused = draft.fuse(embedding[ahead(pack.labels, step - 1)], hidden)
             own.append(draft.keys_values(fused, positions))
-        queries = draft.queries(fused, positions)
-        attended = attend(queries, keys, values, visible[rows], own)
-        hidden, previous = draft.finish(hidden, attended), rows
-        yield Step(step, rows, draft.logits(hidden))
-        rows = pack.active(step + 1)
-        if len(rows) == 0:
-            return
+        attended = attend(draft.queries(fused, positions), keys, values, visible, own)
+        hidden = draft.finish(hidden, attended)
+        yield draft.logits(hidden)
+
+
+def ahead(column: Tensor, step: int) -> Tensor:
+    """`column` [s, ...] of the supervised rows, read `step` rows further on."""
+    if step == 0:
+        return column
+    rows = torch.arange(len(column), device=column.device)
+    return column[(rows + step).clamp(max=len(column) - 1)]
 
 
 def attend(
@@ -120,13 +113,14 @@ def objective(
         teacher = teacher_shares(head, pack)
     loss = teacher.new_zeros(())
     losses, correct, counts = (torch.zeros(steps, dtype=torch.float64) for _ in range(3))
-    for step in unroll(draft, embedding, pack, steps):
-        logits = step.logits if step.logits.dtype == torch.float64 else step.logits.float()
-        shifted = step.rows + step.number
-        entropy = -(teacher[shifted] * logits.log_softmax(-1)).sum(-1).mean()
-        loss = loss + decay**step.number * entropy
-        hits = logits.argmax(-1) == draft_ids[pack.labels[shifted]]
-        losses[step.number] = entropy.item()
-        correct[step.number] = hits.sum().item()
-        counts[step.number] = len(step.rows)
+    for step, scores in enumerate(unroll(draft, embedding, pack, steps)):
+        logits = scores if scores.dtype == torch.float64 else scores.float()
+        active = pack.active(step)
+        count = int(active.sum())
+        # -sum p log q, with sum p = 1: the logarithms of all K are never held.
+        entropy = logits.logsumexp(-1) - torch.linalg.vecdot(ahead(teacher, step), logits)
+        mean = torch.where(active, entropy, 0).sum() / max(count, 1)
+        loss = loss + decay**step * mean
+        hits = active & (logits.argmax(-1) == draft_ids[ahead(pack.labels, step)])
+        losses[step], correct[step], counts[step] = mean.item(), int(hits.sum()), count
     return Result(loss, losses, correct, counts)

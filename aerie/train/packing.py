@@ -15,6 +15,8 @@ from torch import Tensor
 
 from aerie.contracts.states import Sample
 
+_SUPERVISED_MULTIPLE = 128
+
 
 @dataclass(frozen=True)
 class Pack:
@@ -23,6 +25,9 @@ class Pack:
     aux [n, A*H]; token_ids int64 [n], the token p+1; positions and sample_of_row int64 [n];
     supervised int64 [s], indices of rows; labels int64 [s], the token p+2; teacher [s, H], the
     target's last state at p+1; remaining int64 [s], supervised rows after this one in its sample.
+
+    Packs are padded to few shapes, since a CPU's matrix kernels are made anew for each: a row of
+    padding belongs to sample -1, and a supervised row of padding has -1 rows remaining.
     """
 
     aux: Tensor
@@ -35,8 +40,8 @@ class Pack:
     remaining: Tensor
 
     def active(self, step: int) -> Tensor:
-        """Indices into the supervised rows whose label at `step` lies inside their sample."""
-        return torch.nonzero(self.remaining >= step).squeeze(1)
+        """Which supervised rows have their label at `step` inside their sample, bool [s]."""
+        return self.remaining >= step
 
     def to(self, device: torch.device) -> "Pack":
         """The pack with every tensor on `device`."""
@@ -49,8 +54,11 @@ def supervised_rows(loss_mask: Tensor) -> Tensor:
     return torch.nonzero(mask[1:-1] & mask[2:]).squeeze(1)
 
 
-def make_pack(samples: Sequence[Sample]) -> Pack:
-    """Lay `samples` back to back. A sample needs at least three tokens to hold a row."""
+def make_pack(samples: Sequence[Sample], rows_at_least: int = 0) -> Pack:
+    """Lay `samples` back to back and pad: to `rows_at_least`, and to a multiple of 128 supervised.
+
+    A sample needs at least three tokens to hold a row.
+    """
     columns: dict[str, list[Tensor]] = {name: [] for name in Pack.__dataclass_fields__}
     base = 0
     for number, sample in enumerate(samples):
@@ -66,7 +74,26 @@ def make_pack(samples: Sequence[Sample]) -> Pack:
         columns["teacher"].append(sample.last[supervised + 1])
         columns["remaining"].append(torch.arange(len(supervised) - 1, -1, -1))
         base += rows
-    return Pack(**{name: torch.cat(parts) for name, parts in columns.items()})
+    pack = Pack(**{name: torch.cat(parts) for name, parts in columns.items()})
+    supervised = max(len(pack.supervised), 1)
+    padded = -(-supervised // _SUPERVISED_MULTIPLE) * _SUPERVISED_MULTIPLE
+    return _padded(pack, max(rows_at_least - base, 0), padded - len(pack.supervised))
+
+
+def _padded(pack: Pack, rows: int, supervised: int) -> Pack:
+    def pad(tensor: Tensor, count: int, value: int = 0) -> Tensor:
+        return torch.cat((tensor, tensor.new_full((count, *tensor.shape[1:]), value)))
+
+    return Pack(
+        aux=pad(pack.aux, rows),
+        token_ids=pad(pack.token_ids, rows),
+        positions=pad(pack.positions, rows),
+        sample_of_row=pad(pack.sample_of_row, rows, -1),
+        supervised=pad(pack.supervised, supervised),
+        labels=pad(pack.labels, supervised),
+        teacher=pad(pack.teacher, supervised),
+        remaining=pad(pack.remaining, supervised, -1),
+    )
 
 
 def plan_packs(lengths: Sequence[int], budget: int, seed: int, epoch: int) -> list[list[int]]:

@@ -114,6 +114,7 @@ class Trainer:
             lr=settings.learning_rate,
             betas=settings.betas,
             weight_decay=settings.weight_decay,
+            fused=True,
         )
         lengths = [sample.rows for sample in self.training]
         self.schedule = [
@@ -122,7 +123,11 @@ class Trainer:
             for pack in plan_packs(lengths, settings.pack_tokens, settings.seed, epoch)
         ]
         self.state: dict[str, Any] = {
-            "step": 0, "supervised": 0, "records": [], "epochs": [], "contract": contract
+            "step": 0,
+            "supervised": 0,
+            "records": [],
+            "epochs": [],
+            "contract": contract,
         }
 
     def run(self) -> None:
@@ -138,7 +143,8 @@ class Trainer:
             progress.skip(self.state["step"])
             for step in range(self.state["step"], total):
                 epoch, indices = self.schedule[step]
-                pack = read_pack([self.training[index] for index in indices])
+                chosen = [self.training[index] for index in indices]
+                pack = read_pack(chosen, self.settings.pack_tokens)
                 record = self.step(step, pack)
                 self.state["step"] = step + 1
                 self.state["supervised"] += record["supervised"]
@@ -151,7 +157,7 @@ class Trainer:
                     save_checkpoint(
                         self.checkpoints, step + 1, self.draft, self.optimizer, self.state
                     )
-                progress.advance(1, len(pack.token_ids), f"loss {record['loss']:.3f}")
+                progress.advance(1, record["tokens"], f"loss {record['loss']:.3f}")
 
     def step(self, step: int, pack: Pack) -> dict[str, Any]:
         """One optimizer step; returns what `train.jsonl` says of it."""
@@ -165,16 +171,18 @@ class Trainer:
                 settings.steps, settings.decay,
             )  # fmt: skip
         self.optimizer.zero_grad()
-        result.loss.backward()  # type: ignore[no-untyped-call]
+        result.loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(self.draft.parameters(), settings.clip)
         self.optimizer.step()
         return {
-            "tokens": len(pack.token_ids),
-            "supervised": len(pack.supervised),
+            "tokens": int((pack.sample_of_row >= 0).sum()),
+            "supervised": int(result.counts[0]),
             "loss": round(result.loss.item(), 6),
             "learning_rate": rate,
             "gradient_norm": round(norm.item(), 6),
-            "accuracy": [round(a, 4) for a in (result.correct / result.counts.clamp(min=1)).tolist()],
+            "accuracy": [
+                round(a, 4) for a in (result.correct / result.counts.clamp(min=1)).tolist()
+            ],
         }
 
     def self_test(self) -> None:
@@ -188,25 +196,23 @@ class Trainer:
                     draft, frozen.embedding, frozen.head, frozen.draft_ids, pack, 1, 1.0
                 )
                 teacher = teacher_shares(frozen.head, pack)
-            return result.loss - torch.special.entr(teacher).sum(-1).mean()
+            entropy: Tensor = torch.special.entr(teacher).sum(-1).mean()
+            return result.loss - entropy
 
         overfit_one(self.draft, excess)
 
     def precision(self) -> torch.autocast:
         """The precision of the products; weights and optimizer stay float32."""
-        return torch.autocast(
-            "cpu", torch.bfloat16, enabled=self.settings.dtype == "bfloat16"
-        )
+        return torch.autocast("cpu", torch.bfloat16, enabled=self.settings.dtype == "bfloat16")
 
     def evaluate(self, epoch: int) -> dict[str, Any]:
         """Simulated accept length on the held-out samples, overall and per dataset."""
         settings, frozen = self.settings, self.frozen
         packs = packs_in_order(self.held_out, settings.pack_tokens)
         with self.precision():
-            walks = simulate(
-                self.draft, frozen.embedding, frozen.draft_ids, packs, settings.steps
-            )
-        overall, datasets = Tally(settings.steps), {}
+            walks = simulate(self.draft, frozen.embedding, frozen.draft_ids, packs, settings.steps)
+        overall = Tally(settings.steps)
+        datasets: dict[str, Tally] = {}
         for sample, tally in zip(self.held_out, walks, strict=True):
             overall.add(tally)
             datasets.setdefault(sample.dataset, Tally(settings.steps)).add(tally)
@@ -269,7 +275,9 @@ def train(
 
 
 def _layers(indexes: Sequence[Path]) -> Layers:
-    found = {tuple(read_sidecar(index, "states")["layers"]["hf_hidden_states"]) for index in indexes}
+    found = {
+        tuple(read_sidecar(index, "states")["layers"]["hf_hidden_states"]) for index in indexes
+    }
     if len(found) != 1:
         raise ContractError(
             "the states were captured with different layers",

@@ -79,7 +79,6 @@ def _answers(target: Target) -> list[Response]:
     answers = open_engine("transformers", target, threads=1).generate(requests)
     return [
         Response(f"tiny-{n}.0", "tiny", 0, "instant", ids, answer.output_ids,
-                 answer.finish_reason, f"{n:032x}", tokenizer.decode(answer.output_ids))
+                 answer.finish_reason, f"{n:032x}", str(tokenizer.decode(answer.output_ids)))
         for n, (ids, answer) in enumerate(zip(prompts, answers, strict=True))
     ]  # fmt: skip
-

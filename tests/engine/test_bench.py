@@ -44,7 +44,9 @@ def test_a_healthy_draft_passes_and_serving_equals_the_simulation(
     assert result["equal_outputs"]["rate"] == 1
     low, high = result["accept_length_ci95"]
     assert low <= result["accept_length"] <= high
-    assert result["accept_length"] == pytest.approx(1 + result["accepted"] / result["rounds"], abs=1e-4)
+    assert result["accept_length"] == pytest.approx(
+        1 + result["accepted"] / result["rounds"], abs=1e-4
+    )
     assert result["speedup"] == pytest.approx(
         result["draft"]["tokens_per_s"] / result["plain"]["tokens_per_s"], rel=1e-3
     )

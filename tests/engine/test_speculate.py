@@ -11,7 +11,7 @@ from aerie.contracts.draft import DraftConfig
 from aerie.contracts.states import Layers, choose_layers
 from aerie.contracts.vocab import VocabMap
 from aerie.engines.transformers.load import TransformersEngine
-from aerie.engines.transformers.speculate import ServedDraft, Speculator
+from aerie.engines.transformers.speculate import ServedDraft, Speculator, embedding_of
 from aerie.engines.transformers.taps import Taps
 from aerie.errors import EngineError
 from aerie.target import Target
@@ -47,8 +47,9 @@ def random_draft(engine: TransformersEngine, target: Target, vocab: VocabMap) ->
         layers=choose_layers(target.layers),
     )
     torch.manual_seed(0)
-    embedding = engine.model.get_input_embeddings().weight
-    return ServedDraft(Draft(config), embedding, torch.from_numpy(vocab.target_ids))
+    return ServedDraft(
+        Draft(config), embedding_of(engine.model), torch.from_numpy(vocab.target_ids)
+    )
 
 
 class OracleDraft(ServedDraft):

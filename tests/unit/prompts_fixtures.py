@@ -29,7 +29,7 @@ def word_target(folder: Path) -> Target:
     vocabulary = {"<unk>": 0, "<s>": 1, "</s>": 2, "<|secret|>": 3}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    fast = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         unk_token="<unk>",
         bos_token="<s>",

@@ -3,14 +3,14 @@ paper (arXiv 2503.01840, section 3.1). The trainer must equal it; nothing else u
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from aerie.contracts.states import Sample
-from aerie.train.model import Draft
+from aerie.train.model import Draft, RMSNorm
 
 
 def reference_loss(
@@ -35,18 +35,22 @@ def reference_loss(
     return total
 
 
-def _row_losses(draft, embedding, head, sample, steps, shift):  # type: ignore[no-untyped-def]
+KeyValue = tuple[list[Tensor], tuple[Tensor, ...]]
+
+
+def _row_losses(
+    draft: Draft, embedding: Tensor, head: Tensor, sample: Sample, steps: int, shift: int
+) -> Iterator[tuple[int, Tensor]]:
     ids = sample.token_ids.tolist()
     mask = sample.loss_mask.tolist()
     length = len(ids)
     feature = [draft.fc.weight @ sample.aux[p].to(embedding.dtype) for p in range(length)]
-    base = [
-        _key_value(draft, embedding[ids[p + 1]], feature[p], p) for p in range(length - 1)
-    ]
+    base = [_key_value(draft, embedding[ids[p + 1]], feature[p], p) for p in range(length - 1)]
     for p in range(length - 2):
         if not (mask[p + 1] and mask[p + 2]):
             continue
-        hidden, own = feature[p], []
+        hidden = feature[p]
+        own: list[KeyValue] = []
         for step in range(steps):
             if p + 2 + step >= length:
                 break
@@ -59,16 +63,17 @@ def _row_losses(draft, embedding, head, sample, steps, shift):  # type: ignore[n
             yield step, -(teacher * logits.log_softmax(-1)).sum()
 
 
-def _norm(x, module):  # type: ignore[no-untyped-def]
-    return x / torch.sqrt((x * x).mean() + module.eps) * module.weight
+def _norm(x: Tensor, module: RMSNorm) -> Tensor:
+    scaled: Tensor = x / torch.sqrt((x * x).mean() + module.eps) * module.weight
+    return scaled
 
 
-def _fuse(draft, embed, hidden):  # type: ignore[no-untyped-def]
+def _fuse(draft: Draft, embed: Tensor, hidden: Tensor) -> Tensor:
     layer = draft.midlayer
     return torch.cat((_norm(embed, layer.input_layernorm), _norm(hidden, layer.hidden_norm)))
 
 
-def _rotate(x, position, theta):  # type: ignore[no-untyped-def]
+def _rotate(x: Tensor, position: int, theta: float) -> Tensor:
     half = len(x) // 2
     out = []
     for i in range(half):
@@ -80,11 +85,11 @@ def _rotate(x, position, theta):  # type: ignore[no-untyped-def]
     return torch.stack(out)
 
 
-def _heads(x, width, position, theta):  # type: ignore[no-untyped-def]
+def _heads(x: Tensor, width: int, position: int, theta: float) -> list[Tensor]:
     return [_rotate(head, position, theta) for head in x.split(width)]
 
 
-def _key_value(draft, embed, hidden, position):  # type: ignore[no-untyped-def]
+def _key_value(draft: Draft, embed: Tensor, hidden: Tensor, position: int) -> KeyValue:
     config, attention = draft.config, draft.midlayer.self_attn
     x = _fuse(draft, embed, hidden)
     theta = config.rope["rope_theta"]
@@ -92,7 +97,7 @@ def _key_value(draft, embed, hidden, position):  # type: ignore[no-untyped-def]
     return keys, (attention.v_proj.weight @ x).split(config.head_dim)
 
 
-def _layer(draft, x, hidden, seen, position):  # type: ignore[no-untyped-def]
+def _layer(draft: Draft, x: Tensor, hidden: Tensor, seen: list[KeyValue], position: int) -> Tensor:
     config, layer = draft.config, draft.midlayer
     theta = config.rope["rope_theta"]
     queries = _heads(layer.self_attn.q_proj.weight @ x, config.head_dim, position, theta)
@@ -105,4 +110,5 @@ def _layer(draft, x, hidden, seen, position):  # type: ignore[no-untyped-def]
     hidden = hidden + layer.self_attn.o_proj.weight @ torch.cat(mixed)
     y = _norm(hidden, layer.post_attention_layernorm)
     gated = F.silu(layer.mlp.gate_proj.weight @ y) * (layer.mlp.up_proj.weight @ y)
-    return hidden + layer.mlp.down_proj.weight @ gated
+    out: Tensor = hidden + layer.mlp.down_proj.weight @ gated
+    return out

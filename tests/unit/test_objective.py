@@ -74,9 +74,7 @@ def loss_and_gradients(draft: Draft, loss: torch.Tensor) -> tuple[float, list[to
     return loss.item(), list(torch.autograd.grad(loss, list(draft.parameters())))
 
 
-shapes = st.lists(
-    st.tuples(st.integers(1, 6), st.integers(2, 9)), min_size=1, max_size=4
-)
+shapes = st.lists(st.tuples(st.integers(1, 6), st.integers(2, 9)), min_size=1, max_size=4)
 
 
 @settings(max_examples=6, deadline=None)
@@ -106,11 +104,29 @@ def test_a_shift_by_one_is_seen() -> None:
 def test_packing_leaks_nothing_across_samples() -> None:
     draft, samples = make_draft(), make_samples([(3, 5), (4, 6), (2, 7)])
     embedding = weights()[0]
-    packed = list(unroll(draft, embedding, make_pack(samples), STEPS))
-    alone = [list(unroll(draft, embedding, make_pack([sample]), STEPS)) for sample in samples]
-    for number, step in enumerate(packed):
-        together = torch.cat([each[number].logits for each in alone])
-        torch.testing.assert_close(step.logits, together, rtol=1e-12, atol=1e-12)
+    pack, packs = make_pack(samples), [make_pack([sample]) for sample in samples]
+    together = list(unroll(draft, embedding, pack, STEPS))
+    alone = [list(unroll(draft, embedding, each, STEPS)) for each in packs]
+    for step, logits in enumerate(together):
+        expected = torch.cat(
+            [one[step][each.active(step)] for each, one in zip(packs, alone, strict=True)]
+        )
+        torch.testing.assert_close(logits[pack.active(step)], expected, rtol=1e-12, atol=1e-12)
+
+
+def test_padding_changes_nothing() -> None:
+    draft, samples = make_draft(), make_samples([(3, 5), (4, 6)])
+    embedding, head, draft_ids = weights()
+    results = [
+        objective(draft, embedding, head, draft_ids, make_pack(samples, rows), STEPS, DECAY)
+        for rows in (0, 64)
+    ]
+    assert results[0].loss.item() == pytest.approx(results[1].loss.item(), rel=1e-12)
+    assert results[0].counts.tolist() == results[1].counts.tolist()
+    walks = [
+        simulate(draft, embedding, draft_ids, [make_pack(samples, rows)], STEPS) for rows in (0, 64)
+    ]
+    assert walks[0] == walks[1]
 
 
 @given(st.lists(st.booleans(), max_size=12))
@@ -122,11 +138,12 @@ def test_a_row_is_supervised_iff_the_next_two_tokens_are_output(mask: list[bool]
 def test_labels_and_teacher_are_the_tokens_after() -> None:
     sample = make_samples([(3, 5)])[0]
     pack = make_pack([sample])
-    rows = pack.supervised.tolist()
+    real = pack.active(0)
+    rows = pack.supervised[real].tolist()
     assert rows == [2, 3, 4, 5]
-    assert pack.labels.tolist() == [int(sample.token_ids[p + 2]) for p in rows]
-    assert torch.equal(pack.teacher, sample.last[[p + 1 for p in rows]])
-    assert pack.remaining.tolist() == [3, 2, 1, 0]
+    assert pack.labels[real].tolist() == [int(sample.token_ids[p + 2]) for p in rows]
+    assert torch.equal(pack.teacher[real], sample.last[[p + 1 for p in rows]])
+    assert pack.remaining[real].tolist() == [3, 2, 1, 0]
 
 
 def test_the_loss_does_not_depend_on_unsupervised_rows() -> None:
@@ -190,4 +207,4 @@ def test_a_token_outside_the_map_is_a_miss() -> None:
     assert correct_prefix(draft, embedding, nothing, pack, STEPS).sum() == 0
     tally = simulate(draft, embedding, nothing, [pack], STEPS)[0]
     assert tally.accept_length == 1
-    assert tally.rounds == len(pack.supervised)
+    assert tally.rounds == int(pack.active(0).sum())

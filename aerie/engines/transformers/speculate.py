@@ -148,6 +148,14 @@ class Speculator:
         return ids
 
 
+def embedding_of(model: PreTrainedModel) -> Tensor:
+    """The target's embedding [V, H], which its draft shares."""
+    embedding = model.get_input_embeddings().weight
+    if not isinstance(embedding, Tensor):
+        raise EngineError("the target's embedding has no plain weight", saw=type(embedding))
+    return embedding
+
+
 def load_draft(folder: Path, embedding: Tensor) -> ServedDraft:
     """Load a draft checkpoint to serve beside a target with this embedding [V, H].
 

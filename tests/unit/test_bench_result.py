@@ -1,0 +1,139 @@
+"""Figures of the bench: formulas, intervals, the verdict and the suites."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aerie.bench.result import Measured, summarise, verdict
+from aerie.bench.run import spread
+from aerie.bench.statistics import Bootstrap
+from aerie.bench.suite import SuitePrompt, read_suite
+from aerie.errors import DataError, GateError
+from aerie.gates.accept import check_accept
+from aerie.gates.serving import check_serving
+from aerie.train.evaluate import Tally
+
+
+def measured(name: str, rounds: list[int], plain_s: float, draft_s: float) -> Measured:
+    tally = Tally(3, samples=1)
+    for accepted in rounds:
+        tally.count(accepted, 3)
+    ids = list(range(1 + sum(accepted + 1 for accepted in rounds)))
+    return Measured(name, name[0], tally, ids, ids, [plain_s] * 3, [draft_s] * 3)
+
+
+def test_the_figures_follow_their_definitions() -> None:
+    result = summarise([measured("a1", [0, 1, 3], 7.0, 4.5), measured("b1", [2, 0], 4.0, 3.0)], 3)
+    assert result["rounds"] == 5
+    assert result["accepted"] == 6
+    assert result["accept_length"] == pytest.approx(1 + 6 / 5)
+    assert result["accept_length_by_request"] == pytest.approx(
+        np.mean([1 + 4 / 3, 1 + 2 / 2]), abs=1e-4
+    )
+    assert result["plain"]["tokens_per_s"] == pytest.approx(11 / 11)
+    assert result["draft"]["tokens_per_s"] == pytest.approx(11 / 7.5, abs=1e-4)
+    assert result["speedup"] == pytest.approx(11 / 7.5, abs=1e-4)
+    assert result["round_cost"] == pytest.approx((7.5 / 5) / (11 / 11))
+    # A speed-up is the accept length over the round cost, where no answer is cut at its end.
+    assert result["speedup"] == pytest.approx(result["accept_length"] / result["round_cost"], 1e-3)
+    assert [p["accepted"] for p in result["positions"]] == [3, 2, 1]
+    assert [p["reached"] for p in result["positions"]] == [5, 3, 2]
+    assert result["equal_outputs"]["rate"] == 1
+    assert set(result["domains"]) == {"a", "b"}
+
+
+def test_an_interval_covers_at_its_rate() -> None:
+    generator = np.random.default_rng(7)
+    hits = 0
+    for trial in range(200):
+        rounds = generator.integers(5, 30, size=60)
+        accepted = generator.binomial(rounds * 3, 0.15)
+        interval = Bootstrap(60, trial).interval(
+            lambda a, r: 1 + a / r, accepted.tolist(), rounds.tolist()
+        )
+        assert interval is not None
+        hits += interval[0] <= 1.45 <= interval[1]
+    assert 0.88 <= hits / 200 <= 0.99
+
+
+def test_one_cluster_has_no_interval() -> None:
+    assert Bootstrap(1).interval(lambda a: a, [3.0]) is None
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.floats(0.2, 3.0), st.floats(0.01, 0.5))
+def test_the_verdict_follows_the_interval(speedup: float, half: float) -> None:
+    interval = [speedup - half, speedup + half]
+    figures = {
+        "speedup": speedup, "speedup_ci95": interval, "accept_length": 2.0, "round_cost": 1.5
+    }  # fmt: skip
+    pays = verdict(figures, 3)["pays"]
+    assert pays is (True if interval[0] > 1 else False if interval[1] < 1 else None)
+
+
+def test_a_verdict_without_an_interval_promises_nothing() -> None:
+    figures = {"speedup": 2.0, "speedup_ci95": None, "accept_length": 2.0, "round_cost": 1.0}
+    told = verdict(figures, 3)
+    assert told["pays"] is None
+    assert "inf" not in told["words"]
+
+
+def test_the_accept_gate() -> None:
+    good = {"accept_length": 1.5, "simulated_accept_length": 1.45}
+    check_accept(good, 1.05, 0.25)
+    for bad in (good | {"accept_length": 1.01}, good | {"simulated_accept_length": 2.0}):
+        with pytest.raises(GateError, match="`--speculative-algorithm EAGLE` instead of `EAGLE3`"):
+            check_accept(bad, 1.05, 0.25)
+
+
+def test_the_serving_gate() -> None:
+    check_serving(21504, 21504)
+    with pytest.raises(GateError, match="EAGLE3"):
+        check_serving(7168, 21504)
+
+
+def test_timed_prompts_come_from_the_domains_in_turn() -> None:
+    prompts = [SuitePrompt(f"{d}{n}", d, None, ["x"]) for d in "abc" for n in range(4)]
+    chosen = [prompts[n].id for n in spread(prompts, 5)]
+    assert chosen == ["a0", "a1", "b0", "b1", "c0"]
+
+
+def write(path: Path, *lines: str) -> Path:
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def test_suites_are_read_per_domain(tmp_path: Path) -> None:
+    rows = [{"id": f"{d}{n}", "domain": d, "system": None, "turns": ["x"]} for n in range(3)
+            for d in "ab"]  # fmt: skip
+    path = write(tmp_path / "s.jsonl", *map(json.dumps, rows))
+    assert [prompt.id for prompt in read_suite(path, 2)] == ["a0", "b0", "a1", "b1"]
+    assert len(read_suite(path)) == 6
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("{", "line 2"),
+        ('{"id": "x"}', "line 2"),
+        ('{"id": "x", "domain": "d", "system": null, "turns": []}', "turns"),
+        ('{"id": "x", "domain": "d", "system": null, "turns": "text"}', "turns"),
+        ("[]", "line 2"),
+    ],
+)
+def test_a_bad_suite_names_its_line(tmp_path: Path, line: str, named: str) -> None:
+    good = '{"id": "y", "domain": "d", "system": null, "turns": ["x"]}'
+    with pytest.raises(DataError, match=named):
+        read_suite(write(tmp_path / "s.jsonl", good, line))
+
+
+def test_a_missing_or_empty_suite(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="missing"):
+        read_suite(tmp_path / "no.jsonl")
+    (tmp_path / "empty.jsonl").write_text("", encoding="utf-8")
+    with pytest.raises(DataError, match="empty"):
+        read_suite(tmp_path / "empty.jsonl")
