@@ -36,8 +36,15 @@ export TOKENIZERS_PARALLELISM := false
 
 # Commands that other commands start (python, shfmt, snakemake) are found in the environment too.
 RUN = PATH="$(CURDIR)/$(BIN):$$PATH"
-SNAKEMAKE = $(RUN) $(BIN)/snakemake --workflow-profile $(PROFILE) --logger aerie --cores $(CORES) \
+SNAKEMAKE = $(BIN)/snakemake --workflow-profile $(PROFILE) --logger aerie --cores $(CORES) \
   $(if $(GPUS),--resources gpu=$(GPUS)) --configfile
+
+# One build at a time in a folder. Snakemake's own lock outlives a kill; this one ends with the last
+# process of the build, jobs included, so that a second run neither fails nor meets the first one's.
+LOCK := .snakemake/build.lock
+LOCKED = mkdir -p .snakemake; \
+  flock --nonblock $(LOCK) true || echo 'waiting for an earlier build in this folder to end' >&2; \
+  $(RUN) flock $(LOCK)
 
 ##@ Build
 help: ## explain the targets
@@ -47,15 +54,15 @@ help: ## explain the targets
 	@printf '\nVariables (PYTHON, CONFIG, CORES, GPUS, ...) are explained at the top of the Makefile.\n'
 
 demo: $(VENV)/run.done ## the whole workflow on a small real model: minutes on a laptop
-	@HF_HUB_OFFLINE=1 $(SNAKEMAKE) demo/config.yaml $(ARGS)
+	@export HF_HUB_OFFLINE=1; $(LOCKED) $(SNAKEMAKE) demo/config.yaml --nolock $(ARGS)
 	@$(BIN)/python scripts/summary.py --bench results/demo/bench/*/*.json \
 	  --report results/demo/report/index.html
 
 all: $(VENV)/run.done config-exists ## build the draft that CONFIG describes
-	@$(SNAKEMAKE) $(CONFIG) $(ARGS)
+	@$(LOCKED) $(SNAKEMAKE) $(CONFIG) --nolock $(ARGS)
 
 plan: $(VENV)/run.done config-exists ## what `make all` would run, and why (CONFIG=demo/config.yaml)
-	@$(SNAKEMAKE) $(CONFIG) --dry-run $(ARGS)
+	@$(RUN) $(SNAKEMAKE) $(CONFIG) --dry-run $(ARGS)
 	@printf 'What follows a selection is listed when the selection has been made.\n'
 
 verify: $(VENV)/run.done ## read every artifact under WORK again and name what is damaged

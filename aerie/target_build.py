@@ -5,12 +5,14 @@ readable by transformers from the folder alone. The sidecar `target.json`, writt
 for all of them; its `revision` is the digest of their digests.
 """
 
+import functools
 import hashlib
 import importlib.metadata
 import logging
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -112,21 +114,39 @@ def _from_package(source: PackageSource, dtype: str, staging: Path) -> None:
     gguf = _find_in_package(source)
     log.info("target: reading %s", gguf)
     folder = str(gguf.parent)
-    model = AutoModelForCausalLM.from_pretrained(
-        folder,
-        gguf_file=gguf.name,
-        quantization_config=GgufConfig(dequantize=True),
-        dtype=torch.float32,
-        local_files_only=True,
-    )
-    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=gguf.name, local_files_only=True)
-    _restore_splitting(tokenizer, gguf)
+    with _parsed_once():
+        model = AutoModelForCausalLM.from_pretrained(
+            folder,
+            gguf_file=gguf.name,
+            quantization_config=GgufConfig(dequantize=True),
+            dtype=torch.float32,
+            local_files_only=True,
+        )
+        tokenizer = AutoTokenizer.from_pretrained(
+            folder, gguf_file=gguf.name, local_files_only=True
+        )
+        _restore_splitting(tokenizer, gguf)
     model.to(getattr(torch, dtype)).save_pretrained(staging)
     tokenizer.save_pretrained(staging)
     for file in staging.iterdir():
         file.chmod(0o644)
         with file.open("rb") as written:
             os.fsync(written.fileno())
+
+
+@contextmanager
+def _parsed_once() -> Iterator[None]:
+    """Share one parse of a GGUF: transformers reads it anew for configuration, weights and
+    tokenizer, and each time takes many seconds of Python for the vocabulary.
+    """
+    import gguf
+
+    reader = gguf.GGUFReader
+    gguf.GGUFReader = functools.cache(reader)
+    try:
+        yield
+    finally:
+        gguf.GGUFReader = reader
 
 
 def _restore_splitting(tokenizer: "PreTrainedTokenizerBase", gguf: Path) -> None:
@@ -137,7 +157,7 @@ def _restore_splitting(tokenizer: "PreTrainedTokenizerBase", gguf: Path) -> None
     from gguf import GGUFReader
     from tokenizers import pre_tokenizers
 
-    field = GGUFReader(gguf).get_field("tokenizer.ggml.pre")
+    field = GGUFReader(str(gguf)).get_field("tokenizer.ggml.pre")
     kind = field.contents() if field else "default"
     if kind == "smollm":
         backend: Any = tokenizer

@@ -16,7 +16,9 @@ from aerie.prompts.select import read_selection
 
 def checked(config):
     """The configuration, typed; an error names the line of the file that it came from."""
-    source = str(workflow.configfiles[0]) if workflow.configfiles else "the configuration"
+    source = (
+        str(workflow.configfiles[0]) if workflow.configfiles else "the configuration"
+    )
     text = Path(source).read_text(encoding="utf-8") if workflow.configfiles else ""
     try:
         return configuration.validate(config, text, source)
@@ -36,7 +38,10 @@ def code(script):
     for file in found:
         for name in imported(Path(workflow.basedir, file).read_text(encoding="utf-8")):
             for candidate in (name.with_suffix(".py"), name / "__init__.py"):
-                if Path(workflow.basedir, candidate).is_file() and candidate not in found:
+                if (
+                    Path(workflow.basedir, candidate).is_file()
+                    and candidate not in found
+                ):
                     found.append(candidate)
     return sorted(map(str, found))
 
@@ -48,8 +53,13 @@ def imported(source):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-        yield from (Path(*name.split(".")) for name in names if name.startswith("aerie"))
+            names = [
+                node.module,
+                *(f"{node.module}.{alias.name}" for alias in node.names),
+            ]
+        yield from (
+            Path(*name.split(".")) for name in names if name.startswith("aerie")
+        )
 
 
 def parts(dataset):

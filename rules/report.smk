@@ -11,7 +11,9 @@ rule lock:
     input:
         target="<results>/target/target.json",
         selections=of_datasets("selection.json"),
-        candidates=expand("<results>/candidates/{dataset}/candidates.json", dataset=DATASETS),
+        candidates=expand(
+            "<results>/candidates/{dataset}/candidates.json", dataset=DATASETS
+        ),
         requirements="requirements/run.txt",
         code=code("lock"),
     output:
@@ -37,7 +39,9 @@ rule lock:
 rule report:
     input:
         bench=expand(
-            "<results>/bench/{run}/{suite}.json", run=CONFIG.drafts, suite=CONFIG.bench.suites
+            "<results>/bench/{run}/{suite}.json",
+            run=CONFIG.drafts,
+            suite=CONFIG.bench.suites,
         ),
         draft=f"<results>/draft/{SHOWN}/draft.json",
         eval=f"<results>/draft/{SHOWN}/eval.json",
@@ -47,7 +51,9 @@ rule report:
         target="<results>/target/target.json",
         selections=of_datasets("selection.json"),
         licences=of_datasets("licence.json"),
-        candidates=expand("<results>/candidates/{dataset}/candidates.json", dataset=DATASETS),
+        candidates=expand(
+            "<results>/candidates/{dataset}/candidates.json", dataset=DATASETS
+        ),
         responses=of_all_parts("<results>/responses/{dataset}/{part}.json"),
         states=of_all_parts("<results>/states/{dataset}/{part}/index.json"),
         lock="<results>/lock.json",

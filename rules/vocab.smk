@@ -32,7 +32,9 @@ rule counts:
 checkpoint map:
     input:
         counts=expand("<results>/vocab/counts/{dataset}.json", dataset=DATASETS),
-        tables=ancient(expand("<results>/vocab/counts/{dataset}.safetensors", dataset=DATASETS)),
+        tables=ancient(
+            expand("<results>/vocab/counts/{dataset}.safetensors", dataset=DATASETS)
+        ),
         target="<results>/target/target.json",
         code=code("map"),
     output:

@@ -110,34 +110,38 @@ def measure(
     settings: BenchSettings,
 ) -> list[Measured]:
     """Decode every prompt with the draft, and the timed ones with and without it, in turn."""
-    budget = settings.max_new_tokens
-    timed = spread(prompts, settings.timed_prompts)
-    measured: dict[int, Measured] = {}
-    total = len(prompts) + 2 * settings.repeats * len(timed)
+    timed = set(spread(prompts, settings.timed_prompts))
+    total = len(prompts) + (2 * settings.repeats - 1) * len(timed)
+    measured = []
     with Progress("bench", total, "answers", "tokens") as progress:
 
         def decode(number: int, k: int) -> Decoded:
-            decoded = speculator.decode(rendered[number], budget, k)
+            decoded = speculator.decode(rendered[number], settings.max_new_tokens, k)
             progress.advance(1, len(decoded.output_ids))
             return decoded
 
         for number, prompt in enumerate(prompts):
-            decoded = decode(number, settings.k)
-            tally = Tally(settings.k, samples=1)
-            for accepted, possible in zip(decoded.accepted, decoded.possible, strict=True):
-                tally.count(accepted, possible)
-            measured[number] = Measured(prompt.id, prompt.domain, tally, decoded.output_ids)
-        for repeat in range(settings.repeats):
-            for number in timed:
+            if number not in timed:
+                measured.append(_counted(prompt, decode(number, settings.k), settings.k))
+                continue
+            plain, draft = [], []
+            for repeat in range(settings.repeats):
                 # Turn and turn about, so that a slow minute of the machine hits both.
                 for k in (0, settings.k) if repeat % 2 == 0 else (settings.k, 0):
-                    decoded = decode(number, k)
-                    if k:
-                        measured[number].draft_seconds.append(decoded.seconds)
-                    else:
-                        measured[number].plain_seconds.append(decoded.seconds)
-                        measured[number].plain_ids = decoded.output_ids
-    return list(measured.values())
+                    (draft if k else plain).append(decode(number, k))
+            each = _counted(prompt, draft[0], settings.k)
+            each.plain_ids = plain[0].output_ids
+            each.plain_seconds = [decoded.seconds for decoded in plain]
+            each.draft_seconds = [decoded.seconds for decoded in draft]
+            measured.append(each)
+    return measured
+
+
+def _counted(prompt: SuitePrompt, decoded: Decoded, k: int) -> Measured:
+    tally = Tally(k, samples=1)
+    for accepted, possible in zip(decoded.accepted, decoded.possible, strict=True):
+        tally.count(accepted, possible)
+    return Measured(prompt.id, prompt.domain, tally, decoded.output_ids)
 
 
 def spread(prompts: Sequence[SuitePrompt], count: int) -> list[int]:

@@ -1,0 +1,112 @@
+"""What a file means is frozen under its contract version.
+
+If a test here fails you changed the meaning of an artifact: bump its number in
+`aerie/contracts/__init__.py`, so that costly phases go stale, and store what the failure prints.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from aerie.config import ResponsesSettings
+from aerie.contracts import VERSIONS
+from aerie.contracts.draft import DraftConfig
+from aerie.contracts.prompts import Prompt
+from aerie.contracts.responses import RESPONSES
+from aerie.contracts.states import Layers, Sample, StatesWriter, choose_layers, file_key
+from aerie.contracts.vocab import VocabMap, write_map
+from aerie.files import digest_bytes, digest_file, digest_json
+from aerie.prompts.candidates import rank
+from aerie.prompts.text import prompt_key
+from aerie.responses.requests import sampling
+from aerie.train.evaluate import walk
+from aerie.train.model import Draft
+from aerie.train.objective import objective
+from aerie.train.packing import make_pack
+
+GOLDEN = Path(__file__).parents[1] / "fixtures/golden.json"
+
+
+def prompts(folder: Path) -> str:
+    key = prompt_key("Be brief.", ["Ｈｅｌｌｏ  Wörld\u200b"])
+    fields = sorted(Prompt.__dataclass_fields__)
+    return digest_json([key, rank(3, "set", key), fields])
+
+
+def responses(folder: Path) -> str:
+    settings = ResponsesSettings(temperature=0.7, top_p=0.9)
+    return digest_json([sampling(settings, 5), sampling(ResponsesSettings(), 5), str(RESPONSES)])
+
+
+def samples() -> list[Sample]:
+    def ramp(rows: int, width: int, start: int) -> torch.Tensor:
+        # Exact in bf16, whatever the machine.
+        return ((torch.arange(rows * width) + start) % 13 - 6).reshape(rows, width).bfloat16() / 8
+
+    return [
+        Sample(
+            torch.arange(length, dtype=torch.int32) * 3 % 17,
+            torch.tensor([0] * 3 + [1] * (length - 3), dtype=torch.uint8),
+            ramp(length, 24, length),
+            ramp(length, 8, 5 * length),
+        )
+        for length in (9, 6)
+    ]
+
+
+def states(folder: Path) -> str:
+    key = file_key([([1, 2], [3])], {"target": "t"})
+    with StatesWriter(folder / "s.safetensors", [9, 6], 24, 8, key) as writer:
+        for sample in samples():
+            writer.add(sample)
+    return digest_bytes(
+        (folder / "s.safetensors").read_bytes(), str(choose_layers(61).as_dict()).encode()
+    )
+
+
+def vocab(folder: Path) -> str:
+    write_map(folder / "map.safetensors", VocabMap(np.array([0, 2, 5, 11]), 16))
+    names = ("map.safetensors", "t2d.pt", "d2t.pt")
+    return digest_json([digest_file(folder / name) for name in names])
+
+
+CONFIG = DraftConfig(
+    hidden_size=8,
+    intermediate_size=12,
+    heads=2,
+    kv_heads=1,
+    head_dim=4,
+    vocab_size=17,
+    draft_vocab_size=12,
+    max_position=64,
+    norm_eps=1e-5,
+    rope={"rope_theta": 10000.0, "rope_type": "default"},
+    layers=Layers((2, 30, 58)),
+)
+
+
+def draft(folder: Path) -> str:
+    """Names, shapes, configuration, and the value of the objective to ten digits."""
+    model = Draft(CONFIG).double()
+    with torch.no_grad():
+        for number, parameter in enumerate(model.parameters()):
+            count = torch.arange(parameter.numel(), dtype=torch.float64)
+            parameter.copy_(torch.sin(count + number).reshape(parameter.shape) / 3)
+    embedding = torch.cos(torch.arange(17 * 8, dtype=torch.float64)).reshape(17, 8)
+    draft_ids = torch.arange(17).where(torch.arange(17) < 12, -1)
+    result = objective(model, embedding, embedding[:12], draft_ids, make_pack(samples()), 3, 0.8)
+    shapes = {name: list(shape) for name, shape in CONFIG.shapes().items()}
+    tally = walk([2, 0, 3, 1, 1], 3).as_dict()
+    return digest_json([shapes, CONFIG.as_json(), f"{result.loss.item():.9f}", tally])
+
+
+@pytest.mark.parametrize("make", [prompts, responses, states, vocab, draft])
+def test_the_meaning_is_that_of_the_version(make: Callable[[Path], str], tmp_path: Path) -> None:
+    artifact = {"vocab": "map"}.get(make.__name__, make.__name__)
+    saw = {"contract": VERSIONS[artifact], "meaning": make(tmp_path)}
+    golden = json.loads(GOLDEN.read_text(encoding="utf-8"))
+    assert saw == golden[artifact], f"{artifact}: {json.dumps(saw)}"
