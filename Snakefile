@@ -16,6 +16,11 @@ if "work" not in config:
 include: "rules/common.smk"
 
 
+# Used under `--sdm apptainer` and nowhere else. Its definition arrives with step 6: until then the
+# pinned requirements of `make setup` are what rules run in.
+container: "containers/aerie.sif"
+
+
 pathvars:
     results=CONFIG.work,
     logs=f"{CONFIG.work}/logs",

@@ -67,7 +67,9 @@ class DatasetSettings(Section):
     """One entry of the mix. The order of the entries is the priority for duplicates."""
 
     adapter: str = _field(
-        ..., "Hugging Face id of the dataset, as its adapter names it", "see `aerie adapters`"
+        ...,
+        "Hugging Face id of the dataset, as its adapter names it",
+        "docs/prompts.md names the adapters",
     )
     path: str = _field(..., "folder of the downloaded dataset")
     take: int = _field(..., "prompts wanted; whole parts are taken until it is met", ge=1)

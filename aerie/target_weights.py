@@ -64,7 +64,7 @@ def _shards(folder: Path) -> dict[str, Path]:
             f"{whole} is not a readable checkpoint",
             saw=error,
             expected="model.safetensors, or model.safetensors.index.json and its shards",
-            remedy="run `aerie verify --repair`, then the build again",
+            remedy="run `make verify ARGS=--repair`, then the build again",
         ) from error
 
 
@@ -86,7 +86,7 @@ def _read(target: Target, shards: dict[str, Path], names: tuple[str, ...]) -> "t
         raise ContractError(
             f"{shards[name]} is not a readable checkpoint",
             saw=error,
-            remedy="run `aerie verify --repair`, then the build again",
+            remedy="run `make verify ARGS=--repair`, then the build again",
         ) from error
     expected = (target.vocab_size, target.hidden_size)
     if tuple(weight.shape) != expected:

@@ -254,7 +254,7 @@ class StatesFile:
             raise ContractError(
                 f"{path} is not a whole states file",
                 saw=error,
-                remedy="run `aerie verify --repair`, then the build: only this file is redone",
+                remedy="run `make verify ARGS=--repair`, then the build: only this file is redone",
             ) from error
         if self.metadata.get("contract") != str(VERSIONS["states"]):
             raise ContractError(

@@ -38,6 +38,6 @@ def overfit_one(draft: Draft, excess: Callable[[Draft], torch.Tensor]) -> None:
         "the draft cannot learn a single sample by heart",
         saw=f"a loss above the teacher's of {first:.3f}, and {last:.3f} after {_STEPS} steps",
         expected=f"at most {_ENOUGH * first:.3f}",
-        remedy="ids, states and mask of the sample do not fit together: run `aerie verify`, then "
+        remedy="ids, states and mask of the sample do not fit together: run `make verify`, then "
         "look at docs/troubleshooting.md under `overfit-one`",
     )

@@ -68,7 +68,7 @@ def _output_ids(table: Path) -> "np.typing.NDArray[np.int32]":
         raise ContractError(
             f"{table} is not a readable table of responses",
             saw=error,
-            remedy="run `aerie verify --repair`, then the build again",
+            remedy="run `make verify ARGS=--repair`, then the build again",
         ) from error
     ids: np.typing.NDArray[np.int32] = pc.list_flatten(column).to_numpy()
     return ids

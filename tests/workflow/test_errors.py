@@ -70,7 +70,7 @@ def lose_the_suite(checkout: Checkout) -> None:
         (ask_for_another_adapter, ["nobody/nothing", "ise-uiuc/Magicoder-Evol-Instruct-110K"]),
         (ask_for_a_map_beyond_the_vocabulary, ["6400", "512"]),
         (ask_for_a_layer_that_is_not_there, ["states.layers", "[2, 4, 64]", "remedy"]),
-        (truncate_a_states_file, ["not a whole states file", "verify --repair"]),
+        (truncate_a_states_file, ["not a whole states file", "make verify ARGS=--repair"]),
         (lose_the_suite, ["data/nowhere.jsonl"]),
     ],
 )

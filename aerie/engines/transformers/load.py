@@ -33,7 +33,7 @@ def load_model(target: Target) -> PreTrainedModel:
         )
     except (OSError, ValueError, RuntimeError) as error:
         raise EngineError(
-            f"{target.folder} cannot be loaded", saw=error, remedy="run `aerie verify --repair`"
+            f"{target.folder} cannot be loaded", saw=error, remedy="run `make verify ARGS=--repair`"
         ) from error
     model, info = loaded
     wrong = {key: sorted(map(str, info[key])) for key in ("missing_keys", "mismatched_keys")}
