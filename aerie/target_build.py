@@ -12,9 +12,10 @@ import logging
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 from aerie.config import ROOT, PackageSource, PathSource, TargetSettings
 from aerie.contracts.sidecar import write_sidecar
@@ -134,19 +135,13 @@ def _from_package(source: PackageSource, dtype: str, staging: Path) -> None:
             os.fsync(written.fileno())
 
 
-@contextmanager
-def _parsed_once() -> Iterator[None]:
+def _parsed_once() -> AbstractContextManager[object]:
     """Share one parse of a GGUF: transformers reads it anew for configuration, weights and
     tokenizer, and each time takes many seconds of Python for the vocabulary.
     """
     import gguf
 
-    reader = gguf.GGUFReader
-    gguf.GGUFReader = functools.cache(reader)
-    try:
-        yield
-    finally:
-        gguf.GGUFReader = reader
+    return patch.object(gguf, "GGUFReader", functools.cache(gguf.GGUFReader))
 
 
 def _restore_splitting(tokenizer: "PreTrainedTokenizerBase", gguf: Path) -> None:

@@ -124,7 +124,8 @@ def measure(
             if number not in timed:
                 measured.append(_counted(prompt, decode(number, settings.k), settings.k))
                 continue
-            plain, draft = [], []
+            plain: list[Decoded] = []
+            draft: list[Decoded] = []
             for repeat in range(settings.repeats):
                 # Turn and turn about, so that a slow minute of the machine hits both.
                 for k in (0, settings.k) if repeat % 2 == 0 else (settings.k, 0):

@@ -264,7 +264,8 @@ def _coverage_figure(document: Document) -> Figure:
         "Coverage by dataset",
         f"One row a dataset, lowest first. Overall {percent(overall, 2)}.",
         entries,
-        axis([lowest, 1.0], lambda v: percent(v, 1 if lowest > 0.96 else 0)),
+        # Never a single value, around which an axis would reach beyond all there is.
+        axis([min(lowest, 0.98), 1.0], lambda v: percent(v, 1 if lowest > 0.96 else 0)),
     )
     numbers = Table(
         "Coverage by dataset",

@@ -197,5 +197,5 @@ def _agreement(bench: Any) -> str:
         return f"All {integer(compared)} answers equal plain greedy decoding, token for token."
     return (
         f"{percent(rate)} of {integer(compared)} answers equal plain greedy decoding token for "
-        f"token; the others part where two tokens are as good as tied in {dtype}."
+        f"token; in {dtype} a pass over several tokens rounds differently from one over one."
     )

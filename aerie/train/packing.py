@@ -75,9 +75,9 @@ def make_pack(samples: Sequence[Sample], rows_at_least: int = 0) -> Pack:
         columns["remaining"].append(torch.arange(len(supervised) - 1, -1, -1))
         base += rows
     pack = Pack(**{name: torch.cat(parts) for name, parts in columns.items()})
-    supervised = max(len(pack.supervised), 1)
-    padded = -(-supervised // _SUPERVISED_MULTIPLE) * _SUPERVISED_MULTIPLE
-    return _padded(pack, max(rows_at_least - base, 0), padded - len(pack.supervised))
+    found = len(pack.supervised)
+    wanted = -(-max(found, 1) // _SUPERVISED_MULTIPLE) * _SUPERVISED_MULTIPLE
+    return _padded(pack, max(rows_at_least - base, 0), wanted - found)
 
 
 def _padded(pack: Pack, rows: int, supervised: int) -> Pack:
