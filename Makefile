@@ -5,7 +5,8 @@
 #   CONFIG   what `all` and `plan` build                              (config.yaml)
 #   WORK     the results that `verify` reads                          (results/demo)
 #   CORES    cores that local jobs share                              (all)
-#   GPUS     GPUs that local jobs share                               (the profile's)
+#   GPUS     GPUs that local jobs share                               (1)
+#   MEM_MB   memory that local jobs share, in MB                      (what is free, 4000 at least)
 #   PROFILE  how jobs run: a folder or file under profiles/           (profiles/default)
 #   ARGS     anything else that Snakemake or pytest shall be told
 #
@@ -22,6 +23,8 @@ PYTHON ?= python3
 CONFIG ?= config.yaml
 WORK ?= results/demo
 CORES ?= all
+GPUS ?= 1
+MEM_MB ?= $(shell awk '/MemAvailable/ {mb = int($$2 / 1024); print (mb > 4000 ? mb : 4000)}' /proc/meminfo)
 PROFILE ?= profiles/default
 ARGS ?=
 
@@ -37,7 +40,7 @@ export TOKENIZERS_PARALLELISM := false
 # Commands that other commands start (python, shfmt, snakemake) are found in the environment too.
 RUN = PATH="$(CURDIR)/$(BIN):$$PATH"
 SNAKEMAKE = $(BIN)/snakemake --workflow-profile $(PROFILE) --logger aerie --cores $(CORES) \
-  $(if $(GPUS),--resources gpu=$(GPUS)) --configfile
+  --resources gpu=$(GPUS) mem_mb=$(MEM_MB) --configfile
 
 # One build at a time in a folder. Snakemake's own lock outlives a kill; this one ends with the last
 # process of the build, jobs included, so that a second run neither fails nor meets the first one's.

@@ -52,3 +52,4 @@ rule all:
     default_target: True
     input:
         "<results>/report/index.html",
+        everything,

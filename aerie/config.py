@@ -206,6 +206,22 @@ def validate(data: Any, text: str = "", source: str = "the configuration") -> Co
     )
 
 
+def check_suites(config: Config) -> None:
+    """Check that the files of all suites are there.
+
+    Raises:
+        ConfigError: one is not.
+    """
+    for name, path in config.bench.suites.items():
+        if not (ROOT / path).is_file():
+            raise ConfigError(
+                f"bench.suites.{name} names a file that is not there",
+                saw=path,
+                expected="a JSONL file, absolute or relative to the repository",
+                remedy="correct the path; docs/bench.md says what a line is",
+            )
+
+
 def load(path: Path) -> Config:
     """Read and check a YAML configuration.
 

@@ -1,5 +1,6 @@
 """Re-reads every artifact of a work folder against its sidecar, and removes what is damaged."""
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,10 @@ from aerie.contracts import VERSIONS, sidecar, states
 from aerie.errors import ContractError
 from aerie.files import read_json
 from aerie.progress import Progress
+
+# These hold their figures themselves and vouch for no other file.
+_SELF_CONTAINED = ("bench", "lock")
+_SELECTION = "selection.json"
 
 
 @dataclass(frozen=True)
@@ -67,10 +72,15 @@ def verify(work: Path) -> Verdict:
 def repair(findings: list[Finding]) -> list[Path]:
     """Remove the damaged files and what vouches for them, so that the next run makes them again.
 
-    Returns the removed files. The whole files beside a damaged one stay: the run that makes the
-    sidecar again keeps them.
+    Returns what was removed. The whole files beside a damaged one stay: the run that makes the
+    sidecar again keeps them. A selection is the exception: its folder appears whole or not at all,
+    so it goes whole too, and its prompts come back the same.
     """
     removed = []
+    for folder in {finding.file.parent for finding in findings}:
+        if (folder / _SELECTION).exists() or any(f.file == folder / _SELECTION for f in findings):
+            shutil.rmtree(folder)
+            removed.append(folder)
     # What vouches goes first: a kill in between must not leave it vouching for nothing.
     for path in dict.fromkeys([*(f.sidecar for f in findings), *(f.file for f in findings)]):
         if path.exists():
@@ -91,6 +101,8 @@ def _check(path: Path, artifact: str, content: dict[str, Any]) -> Iterator[Findi
         saw, expected = content.get("contract"), VERSIONS[artifact]
         problem = f"is of contract version {saw}, this Aerie writes {expected}"
         yield Finding(artifact, path, problem, path)
+        return
+    if artifact in _SELF_CONTAINED:
         return
     damage = states.damage if artifact == "states" else sidecar.damage
     try:

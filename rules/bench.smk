@@ -6,8 +6,7 @@ INPUT: a draft, a suite. OUTPUT: <results>/bench/<run>/<suite>.json.
 
 rule bench:
     input:
-        draft="<results>/draft/{run}/draft.json",
-        weights=ancient("<results>/draft/{run}/model.safetensors"),
+        draft=the_draft,
         suite=lambda wildcards: CONFIG.bench.suites[wildcards.suite],
         target="<results>/target/target.json",
         code=code("bench"),

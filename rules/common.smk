@@ -21,9 +21,12 @@ def checked(config):
     )
     text = Path(source).read_text(encoding="utf-8") if workflow.configfiles else ""
     try:
-        return configuration.validate(config, text, source)
+        result = configuration.validate(config, text, source)
+        # Snakemake would take a bench that is there for good when its suite is gone.
+        configuration.check_suites(result)
     except AerieError as error:
         raise WorkflowError(str(error)) from None
+    return result
 
 
 CONFIG = checked(config)
@@ -101,6 +104,49 @@ def selected_part(wildcards):
 def the_map(wildcards):
     """The map's sidecar. The map is a checkpoint: one made again with the same bytes wakes no run."""
     return checkpoints.map.get().output.sidecar
+
+
+def the_draft(wildcards):
+    """The sidecar of the wildcard's run, once it is known whether it will be trained again.
+
+    Snakemake decides anew after a checkpoint, but only for those that wait for that checkpoint.
+    """
+    the_map(wildcards)
+    the_states(wildcards)
+    return f"<results>/draft/{wildcards.run}/draft.json"
+
+
+def the_coverage(wildcards):
+    """What the map covers, known when the map is."""
+    return checkpoints.map.get().output.coverage
+
+
+def the_states(wildcards):
+    """The manifest of all states, a checkpoint as the map is."""
+    return checkpoints.manifest.get().output.sidecar
+
+
+def everything(wildcards):
+    """The sidecar of every artifact, so that one that was lost is made again.
+
+    Snakemake does not miss a file in the middle while the last one is there.
+    """
+    return [
+        "<results>/target/target.json",
+        *expand("<results>/candidates/{dataset}/candidates.json", dataset=DATASETS),
+        *of_all_parts("<results>/responses/{dataset}/{part}.json")(wildcards),
+        *expand("<results>/vocab/counts/{dataset}.json", dataset=DATASETS),
+        *of_all_parts("<results>/states/{dataset}/{part}/index.json")(wildcards),
+        the_map(wildcards),
+        the_states(wildcards),
+        *expand("<results>/draft/{run}/draft.json", run=CONFIG.drafts),
+        *expand(
+            "<results>/bench/{run}/{suite}.json",
+            run=CONFIG.drafts,
+            suite=CONFIG.bench.suites,
+        ),
+        "<results>/lock.json",
+    ]
 
 
 def earlier(wildcards):

@@ -1,13 +1,13 @@
 """Draft: training on states, through the map.
 
-INPUT: all states, the map. OUTPUT: <results>/draft/<run>/. Checkpoints to resume from lie outside
+INPUT: the manifest of all states, the map. OUTPUT: <results>/draft/<run>/. Checkpoints to resume from lie outside
 the outputs, and are removed when the draft is there.
 """
 
 
 rule draft:
     input:
-        states=of_all_parts("<results>/states/{dataset}/{part}/index.json"),
+        states=the_states,
         map=the_map,
         target="<results>/target/target.json",
     output:

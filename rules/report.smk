@@ -47,7 +47,7 @@ rule report:
         eval=f"<results>/draft/{SHOWN}/eval.json",
         train=f"<results>/draft/{SHOWN}/train.jsonl",
         map=the_map,
-        coverage="<results>/vocab/coverage.json",
+        coverage=the_coverage,
         target="<results>/target/target.json",
         selections=of_datasets("selection.json"),
         licences=of_datasets("licence.json"),

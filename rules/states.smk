@@ -1,6 +1,7 @@
 """States: one forward pass of the target over each prompt and its response.
 
-INPUT: responses. OUTPUT: <results>/states/<dataset>/<part>/index.json. The terabytes beside the
+INPUT: responses. OUTPUT: <results>/states/<dataset>/<part>/index.json, <results>/states/manifest.json.
+The manifest is a checkpoint: states that come out the same, after a repair say, train no draft. The terabytes beside the
 index are Aerie's and not Snakemake's, which would delete them before a rerun: a job checks them by
 digest, keeps what is right and writes the rest.
 """
@@ -37,4 +38,25 @@ rule states:
             --engine {params.engine} \
             {params.answers} \
             --out {output.index:q}
+        """
+
+
+checkpoint manifest:
+    input:
+        states=of_all_parts("<results>/states/{dataset}/{part}/index.json"),
+        code=code("manifest"),
+    output:
+        sidecar="<results>/states/manifest.json",
+    log:
+        "<logs>/manifest.log",
+    benchmark:
+        "<benchmarks>/manifest.tsv"
+    resources:
+        mem_mb=200,
+    shell:
+        r"""
+        python scripts/manifest.py \
+            --log {log:q} \
+            --states {input.states:q} \
+            --out {output.sidecar:q}
         """

@@ -26,7 +26,7 @@ def main(options: argparse.Namespace) -> None:
 if __name__ == "__main__":
     arguments = parser(__doc__)
     arguments.add_argument("--settings", required=True, help="one of `drafts`, as JSON")
-    arguments.add_argument("--states", type=Path, nargs="+", required=True, help="index.json files")
+    arguments.add_argument("--states", type=Path, required=True, help="the manifest of the states")
     arguments.add_argument("--map", type=Path, required=True, help="map.json")
     arguments.add_argument("--target", type=Path, required=True, help="target.json")
     arguments.add_argument("--checkpoints", type=Path, required=True, help="folder of the resume")

@@ -13,6 +13,7 @@ VERSIONS = {
     "counts": 1,
     "map": 1,
     "states": 1,
+    "manifest": 1,
     "draft": 1,
     "bench": 1,
     "lock": 1,

@@ -20,6 +20,7 @@ from aerie.errors import ContractError
 from aerie.files import canonical_json, digest_file, digest_json, read_json, replacing, write_json
 from aerie.gates.draft import overfit_one
 from aerie.progress import Progress
+from aerie.states.manifest import read_manifest
 from aerie.target import Target, read_target
 from aerie.target_weights import read_embedding, read_head
 from aerie.train.checkpoint import load_checkpoint, save_checkpoint
@@ -239,7 +240,7 @@ class Trainer:
 
 def train(
     settings: DraftSettings,
-    indexes: Sequence[Path],
+    manifest: Path,
     map_sidecar: Path,
     target_sidecar: Path,
     checkpoints: Path,
@@ -252,6 +253,7 @@ def train(
         GateError: the draft gate.
     """
     target, vocab = read_target(target_sidecar), read_map(map_sidecar.with_name("map.safetensors"))
+    indexes = read_manifest(manifest)
     layers = _layers(indexes)
     samples = locate(indexes)
     config = draft_config(target, settings, vocab, layers)
@@ -261,7 +263,7 @@ def train(
         "draft": config.as_json(),
         "target": target.revision,
         "map": map_digest,
-        "states": digest_json([read_sidecar(index, "states")["files"] for index in indexes]),
+        "states": digest_json(read_sidecar(manifest, "manifest")["files"]),
     }
     trainer = Trainer(settings, config, freeze(target, vocab), samples, checkpoints, contract)
     log.info(

@@ -11,6 +11,7 @@ from aerie.contracts.sidecar import write_sidecar
 from aerie.engines import open_engine
 from aerie.engines.base import Request
 from aerie.files import canonical_json
+from aerie.states.manifest import write_manifest
 from aerie.states.run import capture_part
 from aerie.target import Target, render
 from aerie.train.run import train
@@ -31,7 +32,7 @@ class Raised:
 
     folder: Path
     target: Path
-    index: Path
+    states: Path
     map: Path
     draft: Path
     suite: Path
@@ -39,7 +40,7 @@ class Raised:
     def train(self, out: Path, settings: DraftSettings = SETTINGS) -> Path:
         """Train on the same states and map into another folder; returns the sidecar."""
         sidecar = out / "draft/draft.json"
-        train(settings, [self.index], self.map, self.target, out / "checkpoints", sidecar)
+        train(settings, self.states, self.map, self.target, out / "checkpoints", sidecar)
         return sidecar
 
 
@@ -54,6 +55,8 @@ def raised(tmp_path_factory: pytest.TempPathFactory, tiny_target: Target) -> Rai
     write_sidecar(responses, "responses", [table], {}, {"dataset": "tiny", "part": 0})
     index = folder / "states/tiny/000/index.json"
     capture_part(responses, sidecar, StatesSettings(), "transformers", index, greedy=False)
+    manifest = folder / "states/manifest.json"
+    write_manifest([index], manifest)
     counts = folder / "vocab/counts/tiny.json"
     count_dataset([responses], sidecar, counts)
     vocab = folder / "vocab/map.json"
@@ -64,7 +67,7 @@ def raised(tmp_path_factory: pytest.TempPathFactory, tiny_target: Target) -> Rai
         for n in range(0, 64, 6)
     ]
     suite.write_text("".join(f"{canonical_json(row)}\n" for row in rows), encoding="utf-8")
-    made = Raised(folder, sidecar, index, vocab, folder / "draft/draft.json", suite)
+    made = Raised(folder, sidecar, manifest, vocab, folder / "draft/draft.json", suite)
     made.train(folder)
     return made
 

@@ -56,7 +56,7 @@ class Checkout:
             *parents, last = name.split("__")
             section = config
             for parent in parents:
-                section = section[parent]
+                section = section.setdefault(parent, {})
             section[last] = value
         path.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
 

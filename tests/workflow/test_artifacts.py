@@ -38,7 +38,17 @@ def test_artifacts_match_their_schemas(built: Checkout) -> None:
             jsonschema.validate(content, schema(name))
         except jsonschema.ValidationError as error:
             pytest.fail(f"{path}: {error.message}")
-    expected = {"target", "candidates", "prompts", "responses", "counts", "map", "states", "draft"}
+    expected = {
+        "target",
+        "candidates",
+        "prompts",
+        "responses",
+        "counts",
+        "map",
+        "states",
+        "manifest",
+        "draft",
+    }
     assert kinds == {*expected, "bench"}
 
 

@@ -60,7 +60,7 @@ def truncate_a_states_file(checkout: Checkout) -> None:
 
 
 def lose_the_suite(checkout: Checkout) -> None:
-    checkout.configure(bench__suites={"heldout": "data/nowhere.jsonl"})
+    (checkout.folder / "data/heldout.jsonl").unlink()
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def lose_the_suite(checkout: Checkout) -> None:
         (ask_for_a_map_beyond_the_vocabulary, ["6400", "512"]),
         (ask_for_a_layer_that_is_not_there, ["states.layers", "[2, 4, 64]", "remedy"]),
         (truncate_a_states_file, ["not a whole states file", "make verify ARGS=--repair"]),
-        (lose_the_suite, ["data/nowhere.jsonl"]),
+        (lose_the_suite, ["bench.suites.heldout", "data/heldout.jsonl", "remedy"]),
     ],
 )
 def test_bad_input_names_itself(
@@ -111,6 +111,7 @@ def test_verify_repairs_and_the_build_goes_on(checkout: Checkout) -> None:
     )
     run = checkout.snakemake()
     assert run.code == 0, run.text
-    assert run.jobs == ["states first 000"]
+    # States that come out the same train no draft.
+    assert run.jobs == ["bench main heldout", "manifest", "report", "states first 000"]
     assert checkout.digests() == before
     assert not list(Path(checkout.work).rglob("*.tmp"))
