@@ -5,6 +5,7 @@ import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
 
 from aerie.errors import AerieError
 from aerie.progress import console
@@ -36,6 +37,7 @@ def run(main: Callable[[argparse.Namespace], None], arguments: argparse.Argument
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=handlers, force=True)
     for noisy in ("transformers", "datasets", "urllib3", "filelock", "fsspec"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    sys.excepthook = _unexpected
     try:
         main(options)
     except AerieError as error:
@@ -44,6 +46,12 @@ def run(main: Callable[[argparse.Namespace], None], arguments: argparse.Argument
     except KeyboardInterrupt:
         console.print("interrupted; run the same command again to continue")
         sys.exit(130)
-    except Exception:
-        log.exception("unexpected: this is a fault of Aerie, please report it with this log")
-        sys.exit(1)
+
+
+def _unexpected(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    log.critical(
+        "unexpected: this is a fault of Aerie, please report it with this log",
+        exc_info=(kind, error, trace),
+    )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from aerie.bench.statistics import Bootstrap, Interval
-from aerie.train.evaluate import Tally
+from aerie.train.tally import Tally
 
 DEFINITIONS = {
     "accept_length": "1 + accepted draft tokens / rounds, summed over all prompts (token-weighted)",

@@ -33,8 +33,9 @@ from aerie.gates.accept import check_accept
 from aerie.gates.serving import check_serving
 from aerie.progress import Progress
 from aerie.target import Target, read_target, render
-from aerie.train.evaluate import Tally, simulate
+from aerie.train.evaluate import simulate
 from aerie.train.packing import make_pack
+from aerie.train.tally import Tally
 
 log = logging.getLogger("aerie")
 

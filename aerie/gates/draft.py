@@ -2,18 +2,21 @@
 
 import copy
 from collections.abc import Callable
-
-import torch
+from typing import TYPE_CHECKING
 
 from aerie.errors import GateError
-from aerie.train.model import Draft
+
+if TYPE_CHECKING:
+    import torch
+
+    from aerie.train.model import Draft
 
 _STEPS = 60
 _RATE = 2e-3
 _ENOUGH = 0.5
 
 
-def overfit_one(draft: Draft, excess: Callable[[Draft], torch.Tensor]) -> None:
+def overfit_one(draft: "Draft", excess: "Callable[[Draft], torch.Tensor]") -> None:
     """Train a copy of `draft` on one sample until its excess loss has halved.
 
     `excess` gives the cross-entropy of step 0 above the teacher's own entropy, a scalar with a
@@ -22,6 +25,8 @@ def overfit_one(draft: Draft, excess: Callable[[Draft], torch.Tensor]) -> None:
     Raises:
         GateError: it has not halved after 60 steps.
     """
+    import torch
+
     copied = copy.deepcopy(draft)
     optimizer = torch.optim.AdamW(copied.parameters(), lr=_RATE, weight_decay=0.0)
     first = last = excess(copied).item()

@@ -25,10 +25,11 @@ from aerie.target import Target, read_target
 from aerie.target_weights import read_embedding, read_head
 from aerie.train.checkpoint import load_checkpoint, save_checkpoint
 from aerie.train.data import Located, locate, packs_in_order, read_pack, split
-from aerie.train.evaluate import Tally, simulate
+from aerie.train.evaluate import simulate
 from aerie.train.model import Draft
 from aerie.train.objective import objective, teacher_shares
 from aerie.train.packing import Pack, plan_packs
+from aerie.train.tally import Tally
 
 log = logging.getLogger("aerie")
 

@@ -15,7 +15,7 @@ from aerie.bench.suite import SuitePrompt, read_suite
 from aerie.errors import DataError, GateError
 from aerie.gates.accept import check_accept
 from aerie.gates.serving import check_serving
-from aerie.train.evaluate import Tally
+from aerie.train.tally import Tally
 
 
 def measured(name: str, rounds: list[int], plain_s: float, draft_s: float) -> Measured:

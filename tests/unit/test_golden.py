@@ -23,10 +23,10 @@ from aerie.files import digest_bytes, digest_file, digest_json
 from aerie.prompts.candidates import rank
 from aerie.prompts.text import prompt_key
 from aerie.responses.requests import sampling
-from aerie.train.evaluate import walk
 from aerie.train.model import Draft
 from aerie.train.objective import objective
 from aerie.train.packing import make_pack
+from aerie.train.tally import walk
 
 GOLDEN = Path(__file__).parents[1] / "fixtures/golden.json"
 

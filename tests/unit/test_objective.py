@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from aerie.contracts.draft import DraftConfig
 from aerie.contracts.states import Layers, Sample
-from aerie.train.evaluate import correct_prefix, simulate, walk
+from aerie.train.evaluate import correct_prefix, simulate
 from aerie.train.model import Draft
 from aerie.train.objective import objective, unroll
 from aerie.train.packing import make_pack, plan_packs, supervised_rows
+from aerie.train.tally import walk
 from tests.unit.reference_objective import reference_loss
 
 VOCAB, MAP, STEPS, DECAY = 40, 24, 3, 0.8
