@@ -17,11 +17,19 @@ pytestmark = [pytest.mark.workflow, pytest.mark.slow]
 KILLS = 10
 
 
-def run_and_kill(checkout: Checkout, seconds: float) -> bool:
+def files(checkout: Checkout) -> int:
+    """How many files the build has left so far; folders may go while they are counted."""
+    return sum(len(names) for _, _, names in os.walk(checkout.work))
+
+
+def run_and_kill(checkout: Checkout, new_files: int, seconds: float) -> bool:
     """Start the build, SIGKILL it with all that it started; False if it had ended before.
 
+    The moment is `seconds` after the build has left `new_files` more, since a moment of the clock
+    would be past the end of the build on a fast machine and before its first job on a slow one.
     Without Snakemake's lock, as the Makefile runs it: that lock outlives a kill.
     """
+    enough = files(checkout) + new_files
     with (checkout.folder / "killed.log").open("ab") as log:
         process = subprocess.Popen(
             checkout.command("--nolock"),
@@ -31,6 +39,8 @@ def run_and_kill(checkout: Checkout, seconds: float) -> bool:
             stderr=log,
             start_new_session=True,
         )
+        while process.poll() is None and files(checkout) < enough:
+            time.sleep(0.02)
         time.sleep(seconds)
         running = process.poll() is None
         if running:
@@ -45,8 +55,10 @@ def test_ten_kills_change_no_digest(built: Checkout, tmp_path: Path) -> None:
     shutil.rmtree(checkout.folder / "results")
     shutil.rmtree(checkout.folder / ".snakemake")
     moments = random.Random(0)
-    killed = sum(run_and_kill(checkout, moments.uniform(4, 14)) for _ in range(KILLS))
-    assert killed >= KILLS // 2
+    killed = [
+        run_and_kill(checkout, moments.randint(1, 12), moments.uniform(0, 1)) for _ in range(KILLS)
+    ]
+    assert sum(killed) >= KILLS // 2, (checkout.folder / "killed.log").read_text()
     run = checkout.snakemake("--nolock")
     assert run.code == 0, run.text
     assert checkout.digests() == built.digests()
