@@ -7,8 +7,8 @@ fails when a meaning changed and its number did not.
 
 VERSIONS = {
     "target": 1,
-    "candidates": 1,
-    "prompts": 1,
+    "candidates": 2,
+    "prompts": 2,
     "responses": 1,
     "counts": 1,
     "map": 1,

@@ -13,22 +13,71 @@ from aerie.contracts.tables import read_table, write_table
 class Reason(StrEnum):
     """Why a row of a dataset did not become a prompt."""
 
+    BAD_JSON = "bad_json"
+    NOT_AN_OBJECT = "not_an_object"
+    BAD_CONTENT = "bad_content"
+    BAD_INNER_JSON = "bad_inner_json"
     NO_MESSAGES = "no_messages"
     NO_USER_TURN = "no_user_turn"
+    UNKNOWN_ROLE = "unknown_role"
+    SYSTEM_NOT_FIRST = "system_not_first"
+    MULTIMODAL = "multimodal"
     EMPTY_PROMPT = "empty_prompt"
     CONTENTLESS_PROMPT = "contentless_prompt"
     PLACEHOLDER_PROMPT = "placeholder_prompt"
-    PROMPT_TOO_LONG = "prompt_too_long"
-    SPECIAL_TOKEN_IN_TEXT = "special_token_in_text"
-    MULTIMODAL = "multimodal"
-    UNKNOWN_ROLE = "unknown_role"
-    SYSTEM_NOT_FIRST = "system_not_first"
-    BAD_INNER_JSON = "bad_inner_json"
-    BAD_ROW = "bad_row"
     NO_ISSUE_TEXT = "no_issue_text"
     FILTERED = "filtered"
+    REDACTED = "redacted"
+    TOXIC = "toxic"
+    SPECIAL_TOKEN_IN_TEXT = "special_token_in_text"
+    PROMPT_TOO_LONG = "prompt_too_long"
     DUPLICATE = "duplicate"
+    NEAR_DUPLICATE = "near_duplicate"
     BENCHMARK_OVERLAP = "benchmark_overlap"
+
+
+class Flag(StrEnum):
+    """What was done to a row that became a prompt, or is worth knowing about it.
+
+    In the order of importance: a row is said to be repaired for the first of its flags that is
+    not one of `NOTES`.
+    """
+
+    TOOL_DECLARE_PARSED = "tool_declare_parsed"
+    GLAIVE_CHAT_SPLIT = "glaive_chat_split"
+    PROMPT_TEMPLATED = "prompt_templated"
+    ISSUE_EXTRACTED = "issue_extracted"
+    FOREIGN_TOOL_PROMPT_REMOVED = "foreign_tool_prompt_removed"
+    FOREIGN_SYSTEM_REMOVED = "foreign_system_removed"
+    TOOL_SCHEMA_CONVERTED = "tool_schema_converted"
+    TOOLS_MISSING = "tools_missing"
+    LEADING_ASSISTANT_STRIPPED = "leading_assistant_stripped"
+    MERGED_CONSECUTIVE_TURNS = "merged_consecutive_turns"
+    TRAILING_EMPTY_TURN_REMOVED = "trailing_empty_turn_removed"
+    BAD_TURN_SKIPPED = "bad_turn_skipped"
+    NONE_PADDING_REMOVED = "none_padding_removed"
+    NAME_REMOVED = "name_removed"
+    CONTENT_PARTS_JOINED = "content_parts_joined"
+    BOM_REMOVED = "bom_removed"
+    LONE_SURROGATE_REPLACED = "lone_surrogate_replaced"
+    CONTROL_CHARS_REMOVED = "control_chars_removed"
+    NEWLINES_NORMALISED = "newlines_normalised"
+    JSON_STRING_DECODED = "json_string_decoded"
+    CHUNK_CONTINUATION = "chunk_continuation"
+    LOOKS_LIKE_STRINGIFIED_PARTS = "looks_like_stringified_parts"
+    LATER_TURNS_DROPPED = "later_turns_dropped"
+    NOT_TARGET_NATIVE = "not_target_native"
+
+
+NOTES = frozenset(
+    {
+        Flag.JSON_STRING_DECODED,
+        Flag.CHUNK_CONTINUATION,
+        Flag.LOOKS_LIKE_STRINGIFIED_PARTS,
+        Flag.LATER_TURNS_DROPPED,
+        Flag.NOT_TARGET_NATIVE,
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -37,7 +86,9 @@ class Prompt:
 
     `rank` orders the candidates of a dataset: xxh3-64 of (seed, dataset, key) as int64. `part` is
     -1 until selection. `turns` are the user's, `tools` JSON Schema as a JSON string, `flags` what
-    was repaired.
+    was repaired. `stratum` is the group that takes turns with the others in the order (a language,
+    a domain). `native` holds, as a JSON list with one entry a turn, the answers that the dataset
+    claims to have from the target; they count only once they are tested.
     """
 
     id: str
@@ -49,6 +100,8 @@ class Prompt:
     turns: list[str]
     tools: str | None = None
     flags: tuple[str, ...] = ()
+    stratum: str | None = None
+    native: str | None = None
     part: int = -1
 
 
@@ -63,6 +116,8 @@ PROMPTS = pa.schema(
         ("turns", pa.string()),
         ("tools", pa.string()),
         ("flags", pa.string()),
+        ("stratum", pa.string()),
+        ("native", pa.string()),
         ("part", pa.int32()),
     ]
 )

@@ -160,7 +160,7 @@ def check_rejected_share(settings: Settings, collected: Collected) -> None:
 
 def _prompt(row: Row, reader: Adapter, max_turns: int, limits: TargetLimits) -> Normalised:
     if row.value is None:
-        raise Rejected(Reason.BAD_ROW, row.problem)
+        raise Rejected(row.reason, row.problem)
     found = reader.find(row.value)
     prompt = normalise(found, keeps_system=reader.keeps_system, max_turns=max_turns)
     limits.check(prompt)
@@ -212,4 +212,6 @@ def _candidate(settings: Settings, key: str, prompt: Normalised) -> Prompt:
         turns=prompt.turns,
         tools=prompt.tools,
         flags=prompt.flags,
+        stratum=prompt.stratum,
+        native=prompt.native,
     )

@@ -44,26 +44,34 @@ class Conversation:
     """What an adapter found in a row, as it was there.
 
     `messages` is normally a list of turns (`role` or `from`, `content` or `value`), `identity`
-    names the thing asked about where a dataset asks about it many times, `flags` is what the
-    adapter did to the row.
+    names the thing asked about where a dataset asks about it many times, `stratum` the group (a
+    language, a domain) that should have its share of the selection. `native` is set where the row
+    claims that its answers are those of the target. `flags` is what the adapter did to the row.
     """
 
     messages: Any
     system: Any = None
     tools: Any = None
     identity: str | None = None
+    stratum: str | None = None
+    native: bool = False
     flags: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class Normalised:
-    """A prompt that no target has judged yet. `tools` is a JSON list as text, `flags` sorted."""
+    """A prompt that no target has judged yet. `tools` is a JSON list as text, `flags` sorted.
+
+    `native` is a JSON list with the answer of each turn, where the row claims to hold the target's.
+    """
 
     system: str | None
     turns: list[str]
     tools: str | None = None
     flags: tuple[str, ...] = ()
     identity: str | None = None
+    stratum: str | None = None
+    native: str | None = None
 
 
 def normalise(found: Conversation, *, keeps_system: bool, max_turns: int) -> Normalised:
@@ -117,7 +125,7 @@ def text_of(turn: dict[str, Any], flags: set[str]) -> str:
     if content is None:
         return ""
     if not isinstance(content, str):
-        raise Rejected(Reason.BAD_ROW, f"content is {type(content).__name__}, not text")
+        raise Rejected(Reason.BAD_CONTENT, f"content is {type(content).__name__}, not text")
     text, repairs = repair(content)
     flags |= repairs
     return text
@@ -246,7 +254,7 @@ def _join_parts(parts: list[Any]) -> str:
             kind = part.get("type") if isinstance(part, dict) else type(part).__name__
             raise Rejected(Reason.MULTIMODAL, f"a content part of type {kind!r}")
     if any(not isinstance(text, str) for text in texts):
-        raise Rejected(Reason.BAD_ROW, "the text of a content part is not text")
+        raise Rejected(Reason.BAD_CONTENT, "the text of a content part is not text")
     # Chat templates put the parts of a message together without a separator.
     return "".join(texts)
 

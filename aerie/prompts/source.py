@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from aerie.contracts.prompts import Reason
 from aerie.errors import DataError
 from aerie.files import digest_file
 from aerie.progress import Progress
@@ -28,11 +29,12 @@ class Row:
     """A row as it was read. `id` is file and number: of the line, the element or the row, from 1.
 
     `value` holds the adapter's columns, None where the row lacks one; it is None for a row that
-    could not be read, and then `problem` says why and `text` shows it.
+    could not be read, and then `reason` and `problem` say why and `text` shows it.
     """
 
     id: str
     value: dict[str, Any] | None
+    reason: Reason = Reason.BAD_JSON
     problem: str = ""
     text: str = ""
 
@@ -112,10 +114,11 @@ class Source:
             for number, value in decode(self._lines(file, cache, progress)):
                 id = f"{self._name(file)}:{number}"
                 if isinstance(value, BadLine):
-                    yield Row(id, None, value.problem, value.text)
+                    yield Row(id, None, Reason.BAD_JSON, value.problem, value.text)
                 elif not isinstance(value, dict):
                     kind = type(value).__name__
-                    yield Row(id, None, f"the row is {kind}, not an object", str(value))
+                    problem = f"the row is {kind}, not an object"
+                    yield Row(id, None, Reason.NOT_AN_OBJECT, problem, str(value))
                 else:
                     objects += 1
                     seen |= value.keys()

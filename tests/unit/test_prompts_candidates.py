@@ -135,7 +135,7 @@ def test_build_writes_tables_and_a_sidecar_without_place_or_time(tmp_path: Path)
         "placeholder_prompt": 1,
         "contentless_prompt": 1,
         "special_token_in_text": 1,
-        "bad_row": 1,
+        "not_an_object": 1,
     }
     assert content["provenance"]["sources"].keys() == {"a.jsonl"}
     assert content["provenance"]["settings"]["max_tokens"] == 8192

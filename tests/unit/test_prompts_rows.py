@@ -166,7 +166,7 @@ def test_rows_in_the_real_schemas(
         ("nebius/SWE-agent-trajectories", issue_row(""), Reason.EMPTY_PROMPT),
         ("BAAI/Infinity-Instruct", chat(("gpt", "Hi.")), Reason.NO_USER_TURN),
         ("BAAI/Infinity-Instruct", {"conversations": "{broken"}, Reason.BAD_INNER_JSON),
-        ("BAAI/Infinity-Instruct", chat(("human", 7)), Reason.BAD_ROW),
+        ("BAAI/Infinity-Instruct", chat(("human", 7)), Reason.BAD_CONTENT),
     ],
 )
 def test_rejected_rows(id: str, row: dict[str, Any], reason: Reason) -> None:

@@ -92,7 +92,7 @@ def test_a_malformed_row_is_rejected_and_the_others_go_on(checkout: Checkout) ->
     assert run.code == 0, run.text
     sidecar = checkout.work / "candidates/first/candidates.json"
     counts = json.loads(sidecar.read_text(encoding="utf-8"))["counts"]
-    assert counts["rejects"] == {"bad_row": 1}
+    assert counts["rejects"] == {"bad_json": 1}
     assert counts["candidates"] == 24
 
 
