@@ -2,7 +2,7 @@
 #
 # Variables, given as `make TARGET NAME=value`:
 #   PYTHON   the Python that the environment is made with             (python3)
-#   CONFIG   what `all` and `plan` build                              (config.yaml)
+#   CONFIG   what `all` and others work on                             (config.yaml)
 #   WORK     the results that `verify` reads                          (results/demo)
 #   CORES    cores that local jobs share                              (all)
 #   GPUS     GPUs that local jobs share                               (1)
@@ -64,9 +64,21 @@ demo: $(VENV)/run.done ## the whole workflow on a small real model: minutes on a
 all: $(VENV)/run.done config-exists ## build the draft that CONFIG describes
 	@$(LOCKED) $(SNAKEMAKE) $(CONFIG) --nolock $(ARGS)
 
-plan: $(VENV)/run.done config-exists ## what `make all` would run, and why (CONFIG=demo/config.yaml)
+# Reads what is there and changes no artifact, so it may look in while a build runs.
+plan: $(VENV)/run.done config-exists ## what CONFIG needs and whether it fits: tokens, TB, GPU-hours
+	@$(RUN) $(SNAKEMAKE) $(CONFIG) --nolock --force $(ARGS) -- plan
+
+dry-run: $(VENV)/run.done config-exists ## what `make all` would run, and why (CONFIG=demo/config.yaml)
 	@$(RUN) $(SNAKEMAKE) $(CONFIG) --dry-run $(ARGS)
 	@printf 'What follows a selection is listed when the selection has been made.\n'
+
+# A lock of its own: a build of days must not hold up a look at the Hub. The searches wait for the
+# network, so all ten run at once whatever the cores; no file says what the Hub holds, so they are
+# forced.
+scout: $(VENV)/run.done config-exists ## what the Hub holds for each category of prompts, ranked
+	@mkdir -p .snakemake
+	@$(RUN) flock .snakemake/scout.lock $(SNAKEMAKE) $(CONFIG) --nolock --cores 10 $(ARGS) \
+	  --forcerun scout_category -- scout
 
 verify: $(VENV)/run.done ## read every artifact under WORK again and name what is damaged
 	@$(BIN)/python -m aerie verify $(WORK) $(ARGS)
@@ -108,10 +120,10 @@ format: $(VENV)/dev.done ## rewrite Python and rules in the one style
 	$(RUN) $(BIN)/snakefmt $(RULES)
 
 ##@ Environment
-setup: $(VENV)/run.done ## the Python environment in .venv (the targets above call it)
+setup: $(VENV)/run.done $(BIN)/aerie ## the Python environment in .venv (the targets above call it)
 	@echo '$(VENV) is ready'
 
-setup-dev: $(VENV)/dev.done ## the same with what tests and lint need
+setup-dev: $(VENV)/dev.done $(BIN)/aerie ## the same with what tests and lint need
 	@echo '$(VENV) is ready'
 
 # A stamp is younger than the files it was made from, so pip runs only when one of them changed.
@@ -128,6 +140,10 @@ $(VENV)/dev.done: $(VENV)/run.done requirements/dev.txt
 	@echo 'setup: packages for tests and lint'
 	@$(PIP) install -qq -r requirements/dev.txt
 	@touch $@
+
+# `aerie COMMAND` beside python: a link into this checkout, since nothing is installed.
+$(BIN)/aerie: scripts/aerie | $(VENV)/run.done
+	@ln -sfn ../../$< $@
 
 define CHECK_PYTHON
 command -v $(PYTHON) > /dev/null || { \
@@ -148,5 +164,5 @@ config-exists:
 	  echo '$(CONFIG) does not exist; name a configuration: make all CONFIG=demo/config.yaml' >&2; \
 	  exit 1; }
 
-.PHONY: help demo all plan verify clean test test-unit test-workflow test-engine lint format setup \
+.PHONY: help demo all plan dry-run scout verify clean test test-unit test-workflow test-engine lint format setup \
   setup-dev config-exists

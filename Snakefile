@@ -34,6 +34,8 @@ wildcard_constraints:
     part="[0-9]+",
 
 
+include: "rules/scout.smk"
+include: "rules/plan.smk"
 include: "rules/target.smk"
 include: "rules/prompts.smk"
 include: "rules/responses.smk"

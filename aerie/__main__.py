@@ -12,6 +12,11 @@ from aerie import command
 from aerie.config import ROOT, Config, load
 from aerie.contracts.sidecar import read_sidecar
 from aerie.files import replacing
+from aerie.prompts.adapters import adapter
+from aerie.prompts.contamination import Contamination
+from aerie.prompts.inspect import Judge, limits_of, normalise_file
+from aerie.prompts.show import adapter_facts, adapter_table, dataset_path, show_rows
+from aerie.prompts.source import Source
 from aerie.verify import repair, verify
 
 SCHEMA = ROOT / "schemas" / "config.schema.json"
@@ -69,10 +74,81 @@ def _states_ls(options: argparse.Namespace) -> None:
     console.print("\n".join(f"{name}: {value}" for name, value in facts.items()), markup=False)
 
 
+def _adapters(options: argparse.Namespace) -> None:
+    if options.json:
+        print(json.dumps(adapter_facts(), indent=2, ensure_ascii=False))
+    else:
+        Console(highlight=False).print(adapter_table())
+
+
+def _normalise(options: argparse.Namespace) -> None:
+    for outcome in normalise_file(
+        options.dataset,
+        options.file,
+        benchmarks=options.benchmark,
+        target=options.target,
+        max_chars=options.max_chars,
+        max_turns=options.max_turns,
+    ):
+        # ASCII, since a dropped row may leave half a surrogate pair in its id.
+        print(json.dumps(outcome))
+
+
+def _inspect(options: argparse.Namespace) -> None:
+    path = options.path or dataset_path(load(options.config), options.dataset)
+    reader = adapter(options.dataset)
+    console = Console(highlight=False)
+    limits = limits_of(options.target, options.max_chars)
+    judge = Judge(reader, limits, Contamination([]), options.max_turns)
+    show_rows(console, Source(path, reader), judge, options.rows, options.scan)
+
+
+def _add_prompt_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    each = commands.add_parser("adapters", help="list the datasets that Aerie can read")
+    each.add_argument("--json", action="store_true", help="all that is known, as JSON")
+    each.set_defaults(main=_adapters)
+
+    each = commands.add_parser(
+        "normalise", help="print what becomes of each row of a JSON Lines file"
+    )
+    each.add_argument("dataset", help="Hugging Face id of its adapter; `__` may stand for `/`")
+    each.add_argument("file", type=Path)
+    each.add_argument(
+        "--benchmark",
+        type=Path,
+        action="append",
+        help="JSON Lines of prompts not to be trained on; default: _bench*.jsonl beside FILE",
+    )
+    _add_limits(each)
+    each.set_defaults(main=_normalise)
+
+    each = commands.add_parser("inspect", help="show rows of a dataset before and after")
+    each.add_argument("dataset", help="Hugging Face id of its adapter")
+    each.add_argument(
+        "path", type=Path, nargs="?", help="its folder or a file of it; default: as configured"
+    )
+    each.add_argument("--config", type=Path, default=Path("config.yaml"))
+    each.add_argument("--rows", type=int, default=5, help="rows to show of each outcome")
+    each.add_argument("--scan", type=int, default=20_000, help="rows to look at")
+    _add_limits(each)
+    each.set_defaults(main=_inspect)
+
+
+def _add_limits(each: argparse.ArgumentParser) -> None:
+    each.add_argument(
+        "--target", type=Path, help="target.json of the target that judges lengths and markers"
+    )
+    each.add_argument(
+        "--max-chars", type=int, default=100_000, help="longest prompt, without a target"
+    )
+    each.add_argument("--max-turns", type=int, default=1000, help="user turns kept of a row")
+
+
 def _parser() -> argparse.ArgumentParser:
     result = command.parser(__doc__)
     result.prog = "aerie"
     commands = result.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    _add_prompt_commands(commands)
 
     each = commands.add_parser("verify", help="read every artifact again, name what is damaged")
     each.add_argument("work", type=Path, help="the `work` folder of the configuration")

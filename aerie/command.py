@@ -1,7 +1,9 @@
 """What every script shares: one parser style, one log, errors that a person can read."""
 
 import argparse
+import errno
 import logging
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -35,7 +37,10 @@ def run(main: Callable[[argparse.Namespace], None], arguments: argparse.Argument
         options.log.parent.mkdir(parents=True, exist_ok=True)
         handlers.append(logging.FileHandler(options.log, mode="w", encoding="utf-8"))
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=handlers, force=True)
-    for noisy in ("transformers", "datasets", "urllib3", "filelock", "fsspec"):
+    # The last two would print every address, and those of the Hub's storage carry signatures.
+    for noisy in (
+        "transformers", "urllib3", "filelock", "fsspec", "huggingface_hub", "httpx2",
+    ):  # fmt: skip
         logging.getLogger(noisy).setLevel(logging.WARNING)
     sys.excepthook = _unexpected
     try:
@@ -43,9 +48,26 @@ def run(main: Callable[[argparse.Namespace], None], arguments: argparse.Argument
     except AerieError as error:
         log.error("%s", error)
         sys.exit(1)
+    except BrokenPipeError:
+        # The reader, such as `head`, has seen enough; Python must not try to flush what is left.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        log.error("%s", _full_disk(error))
+        sys.exit(1)
     except KeyboardInterrupt:
         console.print("interrupted; run the same command again to continue")
         sys.exit(130)
+
+
+def _full_disk(error: OSError) -> AerieError:
+    return AerieError(
+        "the disk is full" + (f": {error.filename} cannot be written" if error.filename else ""),
+        saw=error.strerror,
+        remedy="free space, or choose another `work` folder, and run the same command again: "
+        "nothing that was finished is lost",
+    )
 
 
 def _unexpected(

@@ -9,8 +9,17 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
+from aerie.config_errors import describe
 from aerie.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -71,9 +80,34 @@ class DatasetSettings(Section):
         "Hugging Face id of the dataset, as its adapter names it",
         "docs/prompts.md names the adapters",
     )
-    path: str = _field(..., "folder of the downloaded dataset")
+    path: str | None = _field(
+        None, "folder or file of a dataset that is there; without it, it comes from the Hub"
+    )
+    repo: str | None = _field(
+        None,
+        "dataset on the Hub, OWNER/NAME; default: the adapter's id",
+        "give a dataset as OWNER/NAME, or `path` alone for files that are there",
+        pattern=r"^[\w.-]+/[\w.-]+$",
+    )
+    revision: str | None = _field(
+        None,
+        "branch, tag or, at best, commit on the Hub; default: main",
+        "give a revision as the Hub lists it, or `path` alone for files that are there",
+        min_length=1,
+    )
+    files: tuple[str, ...] | None = _field(
+        None,
+        "patterns of the files that are read; default: the adapter's",
+        "give at least one pattern such as data/train-*.parquet",
+        min_length=1,
+    )
     take: int = _field(..., "prompts wanted; whole parts are taken until it is met", ge=1)
-    mode: Mode = _field("instant", "whether the target thinks before it answers")
+    thinking_share: float | None = _field(
+        None,
+        "share of the prompts that the target thinks about before it answers; default: prompts.*",
+        ge=0,
+        le=1,
+    )
     max_rejected_share: float = _field(
         0.5,
         "share of the rows that may be rejected before the build stops",
@@ -82,6 +116,29 @@ class DatasetSettings(Section):
         le=1,
     )
 
+    @field_validator("repo", "revision")
+    @classmethod
+    def _not_beside_path(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and info.data.get("path") is not None:
+            raise ValueError("`path` is given too: a dataset is local or from the Hub, not both")
+        return value
+
+    @field_validator("files")
+    @classmethod
+    def _patterns(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        for pattern in value or ():
+            parts = pattern.split("/")
+            if "" in parts or ".." in parts or any("**" in p and p != "**" for p in parts):
+                raise ValueError(f"{pattern!r} is no pattern of files inside a dataset")
+        return value
+
+    @property
+    def hub(self) -> tuple[str, str] | None:
+        """Repository and revision on the Hub, or None for a dataset that is there."""
+        return (
+            None if self.path is not None else (self.repo or self.adapter, self.revision or "main")
+        )
+
 
 class PromptsSettings(Section):
     """Selection of prompts."""
@@ -89,6 +146,26 @@ class PromptsSettings(Section):
     part_size: int = _field(2000, "candidates in a part, the unit of staleness", ge=1)
     max_tokens: int = _field(8192, "longest prompt, in tokens of the target", ge=8)
     max_turns: int = _field(4, "user turns kept of a conversation", ge=1)
+    thinking_share: float = _field(
+        0.0, "share of the prompts that the target thinks about before it answers", ge=0, le=1
+    )
+    benchmarks: tuple[str, ...] = _field(
+        (), "JSONL files of prompts, besides the bench's suites, that must not be trained on"
+    )
+
+
+class LicencesSettings(Section):
+    """Which licences a dataset may have."""
+
+    allow: tuple[str, ...] = _field(
+        ("Apache-2.0", "MIT", "BSD-3-Clause", "CC-BY-4.0", "CC0-1.0", "ODC-By-1.0"),
+        "SPDX identifiers of licences that may be used; `unknown` is not one of them",
+    )
+    accept: dict[str, str] = _field(
+        {},
+        "adapter id to the reason why this dataset is used under a licence not in `allow`",
+        "write why, and who decided it",
+    )
 
 
 class ResponsesSettings(Section):
@@ -99,6 +176,9 @@ class ResponsesSettings(Section):
     top_p: float = _field(1.0, "nucleus of the sampled distribution", gt=0, le=1)
     batch_size: int = _field(32, "requests decoded together", ge=1)
     keep_truncated: bool = _field(False, "keep answers that ended by length")
+    native: bool = _field(
+        True, "use answers that a dataset has from the target, where they pass the test"
+    )
     max_compression: float = _field(
         6.0, "answers that compress better than this are loops and rejected", gt=1
     )
@@ -153,10 +233,15 @@ class DraftSettings(Section):
     betas: tuple[float, float] = _field((0.9, 0.95), "AdamW")
     weight_decay: float = _field(0.0, "AdamW", ge=0)
     clip: float = _field(0.5, "largest norm of the gradient", gt=0)
-    pack_tokens: int = _field(8192, "tokens of a packed step", ge=128)
+    pack_tokens: int = _field(8192, "tokens of a pack, the unit of a GPU's work", ge=128)
+    accumulate: int = _field(1, "packs of each GPU in an optimizer step", ge=1)
     dtype: Literal["bfloat16", "float32"] = _field("bfloat16", "precision of the products")
     eval_share: float = _field(0.05, "share of samples held out, per dataset", gt=0, lt=0.5)
     checkpoint_every: int = _field(500, "optimizer steps between resumable checkpoints", ge=1)
+    keep_checkpoints: int = _field(2, "resumable checkpoints kept, the newest", ge=1)
+    max_skipped: int = _field(
+        10, "steps that may be skipped, since their loss or gradient was not finite", ge=0
+    )
 
 
 class BenchSettings(Section):
@@ -174,6 +259,72 @@ class BenchSettings(Section):
     )
 
 
+class Shape(Section):
+    """Sizes of the target, for a plan that is made before the target is there."""
+
+    layers: int = _field(..., "decoder layers", ge=4)
+    hidden_size: int = _field(..., "width of a hidden state", ge=1)
+    max_position: int = _field(..., "longest context, in tokens", ge=1)
+
+
+class HistoryPoint(Section):
+    """What an earlier draft for this target reached; the speeds give the round cost."""
+
+    samples: int = _field(..., "samples that it was trained on", ge=1)
+    accept_length: float = _field(..., "its accept length", ge=1)
+    plain_tokens_per_s: float | None = _field(None, "speed without the draft", gt=0)
+    draft_tokens_per_s: float | None = _field(None, "speed with the draft", gt=0)
+    note: str = _field("", "who measured it, and how")
+
+
+class KnownRate(Section):
+    """A rate that was measured elsewhere, on a host like the ones that are planned for."""
+
+    tokens_per_s: float = _field(
+        ..., "tokens of prompt and answer that a host gets done in a second", gt=0
+    )
+    source: str = _field(..., "who measured it, and how", min_length=1)
+
+
+class PlanSettings(Section):
+    """What the plan weighs: hosts, limits, and what is known from elsewhere."""
+
+    hosts: int = _field(1, "hosts that work at the same time", ge=1)
+    gpus_per_host: int = _field(8, "GPUs of a host", ge=1)
+    max_gpu_hours: float | None = _field(
+        None, "the plan is refused above this", "raise it, or leave the key out", gt=0
+    )
+    round_cost: float | None = _field(
+        None, "R: time of a speculative round in plain decode steps; default: measured", gt=0
+    )
+    history: tuple[HistoryPoint, ...] = _field((), "earlier drafts for this target")
+    rates: dict[Literal["responses", "states", "draft"], KnownRate] = _field(
+        {}, "rates for a work folder that has measured none of its own"
+    )
+    shape: Shape | None = _field(None, "sizes of the target where it is not there yet")
+
+
+class ScoutWeights(Section):
+    """What each criterion of relevance counts; docs/scout.md defines the criteria."""
+
+    diversity: float = _field(1.0, "many distinct prompts of many kinds", ge=0)
+    quality: float = _field(1.0, "used by others, readable, documented, licensed", ge=0)
+    match: float = _field(2.0, "of the category, and like the target's traffic", gt=0)
+
+
+class ScoutSettings(Section):
+    """The search for datasets on the Hub."""
+
+    candidates: int = _field(25, "datasets of a category that are looked into", ge=15)
+    listed: int = _field(50, "datasets asked of each search, most downloaded first", ge=15, le=1000)
+    traffic: tuple[str, ...] = _field(
+        ("agent", "tool", "code", "coding", "swe", "reason", "multi-turn", "kimi"),
+        "beginnings of words that mark what the target is used for",
+        min_length=1,
+    )
+    weights: ScoutWeights = ScoutWeights()
+
+
 class Config(Section):
     """A whole build."""
 
@@ -183,11 +334,14 @@ class Config(Section):
     target: TargetSettings
     datasets: dict[Name, DatasetSettings] = _field(..., "the mix", min_length=1)
     prompts: PromptsSettings = PromptsSettings()
+    licences: LicencesSettings = LicencesSettings()
     responses: ResponsesSettings = ResponsesSettings()
     vocab: VocabSettings = VocabSettings()
     states: StatesSettings = StatesSettings()
     drafts: dict[Name, DraftSettings] = _field({"main": DraftSettings()}, "runs", min_length=1)
     bench: BenchSettings
+    plan: PlanSettings = PlanSettings()
+    scout: ScoutSettings = ScoutSettings()
 
 
 def validate(data: Any, text: str = "", source: str = "the configuration") -> Config:
@@ -199,7 +353,9 @@ def validate(data: Any, text: str = "", source: str = "the configuration") -> Co
     try:
         return Config.model_validate(data)
     except ValidationError as error:
-        problems = [_describe(problem, text) for problem in error.errors()]
+        problems = [
+            describe(problem, text, Config.model_json_schema()) for problem in error.errors()
+        ]
     raise ConfigError(
         f"{source} has {len(problems)} problem{'s'[: len(problems) > 1]}\n" + "\n".join(problems),
         remedy="every key is described in schemas/config.schema.json",
@@ -234,67 +390,3 @@ def load(path: Path) -> Config:
     except (OSError, yaml.YAMLError) as error:
         raise ConfigError(f"{path} cannot be read", saw=error) from error
     return validate(data, text, str(path))
-
-
-def _describe(problem: Any, text: str) -> str:
-    # pydantic puts the chosen member of a union into the location; a reader has no such key.
-    location = [part for part in problem["loc"] if part not in ("PackageSource", "PathSource")]
-    lines = [f"  field:    {'.'.join(map(str, location)) or '(top level)'}"]
-    line = _line_of(text, location)
-    if line:
-        lines.append(f"  line:     {line}")
-    unknown = problem["type"] == "extra_forbidden"
-    if problem["type"] != "missing" and location:
-        lines.append(f"  value:    {problem['input']!r}")
-    lines.append(f"  problem:  {'unknown key' if unknown else problem['msg']}")
-    lines.append(f"  remedy:   {_remedy(location, unknown)}\n")
-    return "\n".join(lines)
-
-
-def _line_of(text: str, location: list[Any]) -> int | None:
-    node = yaml.compose(text) if text else None
-    line = None
-    for part in location:
-        if not isinstance(node, yaml.MappingNode):
-            break
-        for key, value in node.value:
-            if key.value == str(part):
-                line, node = key.start_mark.line + 1, value
-                break
-        else:
-            break
-    return line
-
-
-def _remedy(location: list[Any], unknown: bool) -> str:
-    schema = Config.model_json_schema()
-    node: dict[str, Any] = schema
-    names = location[:-1] if unknown else location
-    for part in names:
-        found = _child(node, part, schema)
-        if found is None:
-            break
-        node = found
-    if unknown:
-        keys = sorted(_resolve(node, schema).get("properties", {}))
-        return f"remove it; the keys here are {', '.join(keys)}"
-    if "remedy" in node:
-        return str(node["remedy"])
-    return f"give {node.get('description', 'what schemas/config.schema.json describes')}"
-
-
-def _resolve(node: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
-    if "$ref" in node:
-        return dict(schema["$defs"][node["$ref"].rsplit("/", 1)[1]])
-    return node
-
-
-def _child(node: dict[str, Any], part: Any, schema: dict[str, Any]) -> dict[str, Any] | None:
-    for option in [node, *node.get("anyOf", [])]:
-        resolved = _resolve(option, schema)
-        found = resolved.get("properties", {}).get(str(part))
-        if found is None:
-            found = next(iter(resolved.get("patternProperties", {}).values()), None)
-        if found is not None:
-            return dict(found)
-    return None

@@ -23,7 +23,8 @@ def write_lock(
     """Write the lock of a build to `out`.
 
     `target` is target.json, `selections` are the files selection.json (their licence.json lies
-    beside them), `candidates` the files candidates.json, which know the digests of the sources.
+    beside them), `candidates` the files candidates.json, which know the digests of the sources and,
+    of a dataset from the Hub, its commit.
 
     Raises:
         ContractError: an artifact is missing or damaged.
@@ -85,7 +86,9 @@ def _target(path: Path) -> dict[str, Any]:
 
 def _sources(path: Path) -> tuple[str, dict[str, Any]]:
     provenance = read_sidecar(path, "candidates")["provenance"]
-    return provenance["dataset"], provenance["sources"]
+    origin = provenance.get("origin") or {}
+    pinned = {key: origin.get(key) for key in ("repo", "revision", "commit")}
+    return provenance["dataset"], {**pinned, "files": provenance["sources"]}
 
 
 def _dataset(path: Path, sources: dict[str, dict[str, Any]]) -> tuple[str, dict[str, Any]]:
@@ -93,8 +96,10 @@ def _dataset(path: Path, sources: dict[str, dict[str, Any]]) -> tuple[str, dict[
     try:
         selection = read_json(path)
         name = selection["dataset"]
-        files = sources.get(name)
+        source = sources.get(name, {})
+        files = source.get("files")
         return name, {
+            **{key: source.get(key) for key in ("repo", "revision", "commit")},
             "id": licence["id"],
             "licence": licence["licence"],
             "take": selection.get("take"),

@@ -33,12 +33,17 @@ class Target:
 
     def tokenizer(self) -> "PreTrainedTokenizerBase":
         """The tokenizer with the chat template, read from the folder and never from a hub."""
-        from transformers import AutoTokenizer, PreTrainedTokenizerFast
-
         kind = read_json(self.folder / "tokenizer_config.json").get("tokenizer_class")
-        # A tokenizer.json says all there is; finding its class would import torch, for seconds.
-        plain = kind in ("TokenizersBackend", "PreTrainedTokenizerFast")
-        found = PreTrainedTokenizerFast if plain else AutoTokenizer
+        found: Any
+        # A tokenizer.json says all there is; importing AutoTokenizer imports torch, for seconds.
+        if kind in ("TokenizersBackend", "PreTrainedTokenizerFast"):
+            from transformers import PreTrainedTokenizerFast
+
+            found = PreTrainedTokenizerFast
+        else:
+            from transformers import AutoTokenizer
+
+            found = AutoTokenizer
         tokenizer: PreTrainedTokenizerBase = found.from_pretrained(
             self.folder, local_files_only=True
         )
@@ -74,11 +79,13 @@ def render(
     messages: list[dict[str, Any]],
     mode: str,
     tools: list[dict[str, Any]] | None = None,
+    *,
+    opens_answer: bool = True,
 ) -> list[int]:
-    """Token ids of a conversation up to where the target's next answer begins."""
+    """Token ids of a conversation, up to where the target's next answer begins or to its end."""
     variables = {target.thinking_variable: mode == "thinking"} if target.thinking_variable else {}
     template: Any = tokenizer.apply_chat_template
     ids: list[int] = template(
-        messages, tools=tools, add_generation_prompt=True, return_dict=False, **variables
+        messages, tools=tools, add_generation_prompt=opens_answer, return_dict=False, **variables
     )
     return ids

@@ -1,6 +1,8 @@
 """Every helper of the rules: the configuration, code as an input, and what parts there are."""
 
 import ast
+import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -11,6 +13,8 @@ sys.path.insert(0, workflow.basedir)
 from aerie import config as configuration
 from aerie.contracts import VERSIONS
 from aerie.errors import AerieError
+from aerie.gates.licences import check_licences
+from aerie.prompts.adapters import adapter
 from aerie.prompts.select import read_selection
 
 
@@ -24,6 +28,7 @@ def checked(config):
         result = configuration.validate(config, text, source)
         # Snakemake would take a bench that is there for good when its suite is gone.
         configuration.check_suites(result)
+        check_licences(result)
     except AerieError as error:
         raise WorkflowError(str(error)) from None
     return result
@@ -31,6 +36,10 @@ def checked(config):
 
 CONFIG = checked(config)
 DATASETS = list(CONFIG.datasets)
+FROM_HUB = [name for name, entry in CONFIG.datasets.items() if entry.hub]
+# Prompts that must not be trained on.
+BENCHMARKS = sorted({*CONFIG.bench.suites.values(), *CONFIG.prompts.benchmarks})
+LARGE_DATASET_BYTES = 64_000_000
 # A production engine has the whole host; the embedded one shares the cores.
 GPUS = 0 if CONFIG.engine == "transformers" else 1
 
@@ -133,6 +142,7 @@ def everything(wildcards):
     """
     return [
         "<results>/target/target.json",
+        *expand("<results>/sources/{dataset}/source.json", dataset=FROM_HUB),
         *expand("<results>/candidates/{dataset}/candidates.json", dataset=DATASETS),
         *of_all_parts("<results>/responses/{dataset}/{part}.json")(wildcards),
         *expand("<results>/vocab/counts/{dataset}.json", dataset=DATASETS),
@@ -145,25 +155,91 @@ def everything(wildcards):
             run=CONFIG.drafts,
             suite=CONFIG.bench.suites,
         ),
+        "<results>/overlap/overlap.json",
         "<results>/lock.json",
     ]
 
 
-def earlier(wildcards):
-    """Candidates of the datasets that come before this one and keep what both of them have."""
-    before = DATASETS[: DATASETS.index(wildcards.dataset)]
-    return expand("<results>/candidates/{dataset}/candidates.json", dataset=before)
+def earlier(file):
+    """An input function: a file of the candidates of each dataset before the wildcard's one.
+
+    Those keep what both of them have.
+    """
+    return lambda wildcards: expand(
+        f"<results>/candidates/{{dataset}}/{file}",
+        dataset=DATASETS[: DATASETS.index(wildcards.dataset)],
+    )
 
 
 def source_files(wildcards):
-    """Files of a dataset's local copy: a changed one makes its candidates stale."""
-    folder = Path(CONFIG.datasets[wildcards.dataset].path)
-    return sorted(str(path) for path in folder.rglob("*") if path.is_file())
+    """What candidates are read from: local files, or the sidecar of what came from the Hub."""
+    entry = CONFIG.datasets[wildcards.dataset]
+    if entry.hub:
+        return f"<results>/sources/{wildcards.dataset}/source.json"
+    path = Path(entry.path)
+    files = [path] if path.is_file() else path.rglob("*")
+    return sorted(str(file) for file in files if file.is_file())
+
+
+def source_path(wildcards):
+    """The file or folder that candidates are read from."""
+    entry = CONFIG.datasets[wildcards.dataset]
+    return (
+        f"{CONFIG.work}/sources/{wildcards.dataset}/files" if entry.hub else entry.path
+    )
+
+
+def origin(wildcards):
+    """The option that names the sidecar of what came from the Hub; none for a local dataset."""
+    sidecar = f"{CONFIG.work}/sources/{wildcards.dataset}/source.json"
+    is_hub = CONFIG.datasets[wildcards.dataset].hub is not None
+    return f"--origin {shlex.quote(sidecar)}" if is_hub else ""
+
+
+def hub_repo(wildcards):
+    """The dataset on the Hub."""
+    return CONFIG.datasets[wildcards.dataset].hub[0]
+
+
+def hub_revision(wildcards):
+    """What the configuration calls its revision; the sidecar of the source has the commit."""
+    return CONFIG.datasets[wildcards.dataset].hub[1]
+
+
+def wanted_files(wildcards):
+    """Patterns of the files that are read."""
+    return list(CONFIG.datasets[wildcards.dataset].files or adapter_of(wildcards).files)
+
+
+def columns(name):
+    """A params function: `columns` or `optional` of the dataset's adapter."""
+    return lambda wildcards: list(getattr(adapter_of(wildcards), name))
+
+
+def adapter_of(wildcards):
+    """The adapter of the wildcard's dataset."""
+    try:
+        return adapter(CONFIG.datasets[wildcards.dataset].adapter)
+    except AerieError as error:
+        raise WorkflowError(str(error)) from None
 
 
 def dataset(name):
     """A params function: one setting of the wildcard's dataset."""
     return lambda wildcards: getattr(CONFIG.datasets[wildcards.dataset], name)
+
+
+def thinking_share(wildcards):
+    """The share of a dataset's prompts that the target thinks about."""
+    own = CONFIG.datasets[wildcards.dataset].thinking_share
+    return CONFIG.prompts.thinking_share if own is None else own
+
+
+def reading_processes(wildcards):
+    """Processes that read a dataset: more than one where that is more than starting them costs."""
+    entry = CONFIG.datasets[wildcards.dataset]
+    size = 0 if entry.hub else sum(map(os.path.getsize, source_files(wildcards)))
+    return 4 if entry.hub or size > LARGE_DATASET_BYTES else 1
 
 
 def all_cores(wildcards):

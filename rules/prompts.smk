@@ -1,29 +1,65 @@
 """Prompts: every row of a dataset becomes a candidate or a reject; candidates are selected in parts.
 
-INPUT: downloaded datasets. OUTPUT: <results>/candidates/<dataset>/, <results>/prompts/<dataset>/.
+INPUT: datasets, local or from the Hub. OUTPUT: <results>/sources/<dataset>/ for those of the Hub,
+<results>/candidates/<dataset>/, <results>/prompts/<dataset>/.
 The take is a parameter of the selection alone, so that growing it reads no dataset again.
 """
+
+
+# Its code is no input: an edit of Aerie must not ask the network for anything.
+rule source:
+    output:
+        "<results>/sources/{dataset}/source.json",
+    log:
+        "<logs>/source/{dataset}.log",
+    benchmark:
+        "<benchmarks>/source/{dataset}.tsv"
+    localrule: True
+    resources:
+        mem_mb=1000,
+    params:
+        repo=hub_repo,
+        revision=hub_revision,
+        files=wanted_files,
+        columns=columns("columns"),
+        optional=columns("optional"),
+        contract=VERSIONS["source"],
+    shell:
+        r"""
+        python scripts/source.py \
+            --log {log:q} \
+            --repo {params.repo:q} \
+            --revision {params.revision:q} \
+            --files {params.files:q} \
+            --columns {params.columns:q} \
+            --optional {params.optional:q} \
+            --out {output:q}
+        """
 
 
 rule candidates:
     input:
         source=source_files,
         target="<results>/target/target.json",
+        benchmarks=BENCHMARKS,
         code=code("candidates"),
     output:
         sidecar="<results>/candidates/{dataset}/candidates.json",
         table="<results>/candidates/{dataset}/candidates.parquet",
+        index="<results>/candidates/{dataset}/candidates.safetensors",
         rejects="<results>/candidates/{dataset}/rejects.parquet",
     log:
         "<logs>/candidates/{dataset}.log",
     benchmark:
         "<benchmarks>/candidates/{dataset}.tsv"
+    threads: reading_processes
     resources:
-        mem_mb=1000,
+        mem_mb=lambda wildcards, threads: 1000 * threads,
     params:
         adapter=dataset("adapter"),
-        path=dataset("path"),
-        mode=dataset("mode"),
+        path=source_path,
+        origin=origin,
+        files=wanted_files,
         share=dataset("max_rejected_share"),
         max_tokens=CONFIG.prompts.max_tokens,
         max_turns=CONFIG.prompts.max_turns,
@@ -35,7 +71,10 @@ rule candidates:
             --name {wildcards.dataset} \
             --adapter {params.adapter:q} \
             --path {params.path:q} \
-            --mode {params.mode} \
+            {params.origin} \
+            --files {params.files:q} \
+            --benchmarks {input.benchmarks:q} \
+            --threads {threads} \
             --max-rejected-share {params.share} \
             --max-tokens {params.max_tokens} \
             --max-turns {params.max_turns} \
@@ -49,8 +88,10 @@ checkpoint prompts:
     input:
         candidates="<results>/candidates/{dataset}/candidates.json",
         table=ancient("<results>/candidates/{dataset}/candidates.parquet"),
+        index=ancient("<results>/candidates/{dataset}/candidates.safetensors"),
         rejects=ancient("<results>/candidates/{dataset}/rejects.parquet"),
-        earlier=earlier,
+        earlier=earlier("candidates.json"),
+        earlier_indexes=ancient(earlier("candidates.safetensors")),
         code=code("prompts"),
     output:
         folder=directory("<results>/prompts/{dataset}"),
@@ -59,17 +100,47 @@ checkpoint prompts:
     benchmark:
         "<benchmarks>/prompts/{dataset}.tsv"
     resources:
-        mem_mb=500,
+        mem_mb=lambda wildcards, input: max(500, int(2 * input.size_mb)),
     params:
         take=dataset("take"),
         part_size=CONFIG.prompts.part_size,
+        thinking=thinking_share,
+        seed=CONFIG.seed,
     shell:
         r"""
         python scripts/prompts.py \
             --log {log:q} \
             --take {params.take} \
             --part-size {params.part_size} \
+            --thinking-share {params.thinking} \
+            --seed {params.seed} \
             --candidates {input.candidates:q} \
             --earlier {input.earlier:q} \
             --out {output.folder:q}
+        """
+
+
+rule overlap:
+    input:
+        candidates=expand(
+            "<results>/candidates/{dataset}/candidates.json", dataset=DATASETS
+        ),
+        selections=of_datasets("selection.json"),
+        code=code("overlap"),
+    output:
+        json="<results>/overlap/overlap.json",
+        page="<results>/overlap/overlap.md",
+    log:
+        "<logs>/overlap.log",
+    benchmark:
+        "<benchmarks>/overlap.tsv"
+    resources:
+        mem_mb=200,
+    shell:
+        r"""
+        python scripts/overlap.py \
+            --log {log:q} \
+            --candidates {input.candidates:q} \
+            --selections {input.selections:q} \
+            --out {output.json:q}
         """

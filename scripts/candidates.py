@@ -17,13 +17,16 @@ def main(options: argparse.Namespace) -> None:
         name=options.name,
         adapter=options.adapter,
         path=options.path,
-        mode=options.mode,
+        origin=options.origin,
+        files=tuple(options.files) if options.files else None,
+        benchmarks=tuple(options.benchmarks),
         max_rejected_share=options.max_rejected_share,
         max_tokens=options.max_tokens,
         max_turns=options.max_turns,
         seed=options.seed,
     )
-    counts = build(settings, read_target(options.target), options.out)["counts"]
+    target = read_target(options.target)
+    counts = build(settings, target, options.out, options.threads)["counts"]
     log.info(
         "%s: %s rows, %s candidates, %s rejected",
         settings.name,
@@ -41,12 +44,16 @@ def arguments() -> argparse.ArgumentParser:
     result = parser(__doc__)
     result.add_argument("--name", required=True, help="the dataset's name in the mix")
     result.add_argument("--adapter", required=True, help="Hugging Face id of the dataset")
-    result.add_argument("--path", type=Path, required=True, help="folder of the downloaded copy")
+    result.add_argument("--path", type=Path, required=True, help="file or folder of the dataset")
+    result.add_argument("--origin", type=Path, help="source.json of a copy from the Hub")
+    result.add_argument("--files", nargs="+", help="patterns of files; default: the adapter's")
     result.add_argument(
-        "--mode",
-        choices=("thinking", "instant"),
-        default=dataset["mode"].default,
-        help="whether the target thinks before it answers",
+        "--benchmarks",
+        type=Path,
+        nargs="*",
+        default=[],
+        metavar="FILE",
+        help="prompts that must not be trained on: suites of the bench and other JSONL files",
     )
     result.add_argument(
         "--max-rejected-share",

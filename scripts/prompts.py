@@ -6,20 +6,22 @@ from pathlib import Path
 from aerie.command import log, parser, run
 from aerie.config import PromptsSettings
 from aerie.files import read_json
-from aerie.prompts.select import select
+from aerie.prompts.select import Settings, select
 
 
 def main(options: argparse.Namespace) -> None:
     """Select the prompts of one dataset."""
-    select(options.take, options.part_size, options.candidates, options.earlier, options.out)
+    settings = Settings(options.take, options.part_size, options.thinking_share, options.seed)
+    select(settings, options.candidates, options.earlier, options.out)
     selection = read_json(options.out / "selection.json")
     log.info(
-        "%s: %s prompts in %s parts, %s candidates left, %s repeat earlier datasets",
+        "%s: %s prompts in %s parts, %s candidates left, %s repeat earlier datasets, %s nearly",
         selection["dataset"],
         f"{selection['selected']:,}",
         f"{len(selection['parts']):,}",
         f"{selection['surplus']:,}",
         f"{sum(selection['duplicates'].values()):,}",
+        f"{sum(selection['near_duplicates'].values()):,}",
     )
 
 
@@ -33,6 +35,13 @@ def arguments() -> argparse.ArgumentParser:
         default=PromptsSettings.model_fields["part_size"].default,
         help="candidates in a part",
     )
+    result.add_argument(
+        "--thinking-share",
+        type=float,
+        default=PromptsSettings.model_fields["thinking_share"].default,
+        help="share of the prompts that the target thinks about",
+    )
+    result.add_argument("--seed", type=int, default=0, help="seed of the choice of modes")
     result.add_argument(
         "--candidates", type=Path, required=True, help="candidates.json of the dataset"
     )

@@ -2,6 +2,8 @@
 
 import fcntl
 import os
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from aerie.config import PackageSource, PathSource, TargetSettings
 from aerie.files import digest_file, digest_json
 from aerie.target import Target, read_target
 from aerie.target_build import SIDECAR, build_target
+from tests.loopback_hub import LoopbackHub
 
 SMOLLM2 = TargetSettings(
     name="SmolLM2-135M-Instruct",
@@ -136,3 +139,31 @@ def target(request: pytest.FixtureRequest) -> Target:
         fcntl.flock(lock, fcntl.LOCK_EX)
         built = (folder / SIDECAR).exists()
         return read_target(folder / SIDECAR) if built else build_target(SMOLLM2, folder)
+
+
+@pytest.fixture
+def loopback(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub]:
+    """A Hub on loopback, reachable by the real client whatever the environment says."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
+    monkeypatch.setenv("HF_TOKEN", "")
+    with LoopbackHub() as hub:
+        yield hub
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 2 MB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"a small disk needs the right to mount one: {done.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        # Lazy: the error that a test looked at still holds the file that it came from.
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)

@@ -6,10 +6,14 @@ fails when a meaning changed and its number did not.
 """
 
 VERSIONS = {
+    "scout": 1,
+    "plan": 1,
     "target": 1,
+    "source": 1,
     "candidates": 2,
     "prompts": 2,
-    "responses": 1,
+    "overlap": 1,
+    "responses": 2,
     "counts": 1,
     "map": 1,
     "states": 1,

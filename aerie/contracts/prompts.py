@@ -4,10 +4,11 @@ import json
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
-from aerie.contracts.tables import read_table, write_table
+from aerie.contracts.tables import read_rows, read_table, write_table
 
 
 class Reason(StrEnum):
@@ -29,6 +30,7 @@ class Reason(StrEnum):
     FILTERED = "filtered"
     REDACTED = "redacted"
     TOXIC = "toxic"
+    REFUSED_BY_TEMPLATE = "refused_by_template"
     SPECIAL_TOKEN_IN_TEXT = "special_token_in_text"
     PROMPT_TOO_LONG = "prompt_too_long"
     DUPLICATE = "duplicate"
@@ -43,6 +45,7 @@ class Flag(StrEnum):
     not one of `NOTES`.
     """
 
+    NONE_PADDING_REMOVED = "none_padding_removed"
     TOOL_DECLARE_PARSED = "tool_declare_parsed"
     GLAIVE_CHAT_SPLIT = "glaive_chat_split"
     PROMPT_TEMPLATED = "prompt_templated"
@@ -55,18 +58,17 @@ class Flag(StrEnum):
     MERGED_CONSECUTIVE_TURNS = "merged_consecutive_turns"
     TRAILING_EMPTY_TURN_REMOVED = "trailing_empty_turn_removed"
     BAD_TURN_SKIPPED = "bad_turn_skipped"
-    NONE_PADDING_REMOVED = "none_padding_removed"
     NAME_REMOVED = "name_removed"
     CONTENT_PARTS_JOINED = "content_parts_joined"
     BOM_REMOVED = "bom_removed"
     LONE_SURROGATE_REPLACED = "lone_surrogate_replaced"
     CONTROL_CHARS_REMOVED = "control_chars_removed"
     NEWLINES_NORMALISED = "newlines_normalised"
+    NOT_TARGET_NATIVE = "not_target_native"
     JSON_STRING_DECODED = "json_string_decoded"
     CHUNK_CONTINUATION = "chunk_continuation"
     LOOKS_LIKE_STRINGIFIED_PARTS = "looks_like_stringified_parts"
     LATER_TURNS_DROPPED = "later_turns_dropped"
-    NOT_TARGET_NATIVE = "not_target_native"
 
 
 NOTES = frozenset(
@@ -75,7 +77,6 @@ NOTES = frozenset(
         Flag.CHUNK_CONTINUATION,
         Flag.LOOKS_LIKE_STRINGIFIED_PARTS,
         Flag.LATER_TURNS_DROPPED,
-        Flag.NOT_TARGET_NATIVE,
     }
 )
 
@@ -168,12 +169,21 @@ def read_prompts(path: Path) -> list[Prompt]:
     Raises:
         ContractError: the file is missing or damaged.
     """
-    return [
-        Prompt(
-            **{**row, "turns": json.loads(row["turns"]), "flags": tuple(json.loads(row["flags"]))}
-        )
-        for row in read_table(path, PROMPTS)
-    ]
+    return [_prompt(row) for row in read_table(path, PROMPTS)]
+
+
+def read_prompt_slice(path: Path, start: int, stop: int) -> list[Prompt]:
+    """Read some of the candidates, without those that follow them.
+
+    Raises:
+        ContractError: the file is missing or damaged.
+    """
+    return [_prompt(row) for row in read_rows(path, PROMPTS, start, stop)]
+
+
+def _prompt(row: dict[str, Any]) -> Prompt:
+    turns, flags = json.loads(row["turns"]), tuple(json.loads(row["flags"]))
+    return Prompt(**{**row, "turns": turns, "flags": flags})
 
 
 def write_rejects(path: Path, rejects: list[Reject]) -> None:

@@ -81,6 +81,17 @@ class Sample:
     last: "torch.Tensor"
 
 
+def shifted(tokens: "torch.Tensor", by: int) -> "torch.Tensor":
+    """Ids or mask of the token `by` places ahead of each, [t] like `tokens`; zeros past the end.
+
+    A sample is read through here alone, so that its ids and its mask cannot be shifted apart
+    (sgl-project/SpecForge issue 885 trained one off).
+    """
+    import torch
+
+    return torch.cat((tokens[by:], torch.zeros_like(tokens[:by])))
+
+
 def token_bytes(aux_width: int, last_width: int) -> int:
     """Bytes of one token in a states file."""
     return _DTYPE_BYTES["BF16"] * (aux_width + last_width) + _DTYPE_BYTES["I32"] + 1
@@ -274,6 +285,11 @@ class StatesFile:
         start, end = self.offsets[index], self.offsets[index + 1]
         names = ("token_ids", "loss_mask", "aux", "last")
         return Sample(*(self._file.get_slice(name)[start:end] for name in names))
+
+    def column(self, name: str) -> "torch.Tensor":
+        """One whole tensor of the file, all samples back to back."""
+        tensor: torch.Tensor = self._file.get_tensor(name)
+        return tensor
 
     def damaged_tensors(self) -> list[str]:
         """Names of the tensors whose bytes do not match the digests in the header."""

@@ -18,6 +18,22 @@ def write_table(path: Path, rows: Iterable[dict[str, Any]], schema: pa.Schema) -
         pq.write_table(table, scratch, compression="zstd", store_schema=False)
 
 
+def write_tables(path: Path, tables: Iterable[pa.Table], schema: pa.Schema) -> int:
+    """Write tables one after another, each as it comes, and return how many rows they had.
+
+    The bytes follow from the rows and from how they are cut into tables.
+    """
+    rows = 0
+    with (
+        replacing(path) as scratch,
+        pq.ParquetWriter(scratch, schema, compression="zstd", store_schema=False) as writer,
+    ):
+        for table in tables:
+            writer.write_table(table.select(schema.names).cast(schema))
+            rows += table.num_rows
+    return rows
+
+
 def read_table(
     path: Path, schema: pa.Schema, columns: list[str] | None = None
 ) -> list[dict[str, Any]]:
@@ -29,11 +45,37 @@ def read_table(
     try:
         table = pq.read_table(path, schema=schema, columns=columns)
     except (OSError, pa.ArrowException, KeyError) as error:
-        raise ContractError(
-            f"{path} is not a readable table",
-            saw=error,
-            expected=f"Parquet with the columns {', '.join(schema.names)}",
-            remedy=f"remove {path} and its sidecar and run the build again",
-        ) from error
+        raise _unreadable(path, schema, error) from error
     rows: list[dict[str, Any]] = table.to_pylist()
     return rows
+
+
+def read_rows(path: Path, schema: pa.Schema, start: int, stop: int) -> list[dict[str, Any]]:
+    """Read the rows from `start` up to `stop`, and of the file no more than it takes.
+
+    Raises:
+        ContractError: the file is missing, damaged, or lacks a column of the schema.
+    """
+    rows: list[dict[str, Any]] = []
+    try:
+        with pq.ParquetFile(path) as parquet:
+            first = 0
+            for group in range(parquet.num_row_groups):
+                last = first + parquet.metadata.row_group(group).num_rows
+                if start < last and first < stop:
+                    table = parquet.read_row_group(group, columns=schema.names)
+                    kept = slice(max(start - first, 0), stop - first)
+                    rows += table[kept].cast(schema).to_pylist()
+                first = last
+    except (OSError, pa.ArrowException, KeyError, ValueError) as error:
+        raise _unreadable(path, schema, error) from error
+    return rows
+
+
+def _unreadable(path: Path, schema: pa.Schema, error: Exception) -> ContractError:
+    return ContractError(
+        f"{path} is not a readable table",
+        saw=error,
+        expected=f"Parquet with the columns {', '.join(schema.names)}",
+        remedy=f"remove {path} and its sidecar and run the build again",
+    )

@@ -22,7 +22,7 @@ def check_disk(
     """
     each = token_bytes(layers * hidden_size, hidden_size)
     needed = tokens * each
-    free = _free(folder) if free is None else free
+    free = free_bytes(folder) if free is None else free
     if needed <= free:
         return
     fitting = free // each
@@ -42,6 +42,7 @@ def check_disk(
     )
 
 
-def _free(folder: Path) -> int:
+def free_bytes(folder: Path) -> int:
+    """Bytes that are free where `folder` lies or will lie."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     return shutil.disk_usage(existing).free

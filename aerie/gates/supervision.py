@@ -13,6 +13,11 @@ _CAUSES = {
     "in the target's generation_config.json",
     ResponseReason.MISSING_THINK_CLOSE: "the target does not think: check "
     "target.thinking_variable and the dataset's mode",
+    ResponseReason.EMPTY_MASK: "the engine returns no tokens: look at its log",
+    ResponseReason.MALFORMED_THINK: "the target opens or closes its reasoning twice: check the "
+    "chat template and the sampling settings",
+    ResponseReason.THINK_IN_INSTANT_MODE: "the target thinks although it should not: check "
+    "target.thinking_variable and the dataset's mode",
     ResponseReason.EMPTY_ANSWER: "the template does not open an answer, or the prompts ask "
     "nothing: look at the rejected rows",
     ResponseReason.REPETITIVE: "the target loops: raise responses.temperature, and check the "

@@ -1,135 +1,129 @@
 """Candidates: all distinct prompts of one dataset, in the order in which they are taken.
 
 The order and the choice among duplicates follow from content alone: neither the order of files and
-rows nor what other datasets hold has a part in them.
+rows, nor how many processes read them, nor what other datasets hold has a part in them.
 """
 
-import json
+import os
+import shutil
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import xxhash
+import pyarrow.parquet as pq
 
-from aerie.contracts.prompts import Prompt, Reason, Reject, write_prompts, write_rejects
-from aerie.contracts.sidecar import write_sidecar
+from aerie.contracts.candidates import write_index
+from aerie.contracts.prompts import PROMPTS, REJECTS, Reason
+from aerie.contracts.sidecar import read_sidecar, write_sidecar
+from aerie.contracts.tables import write_tables
 from aerie.errors import DataError, GateError
-from aerie.files import digest_json
+from aerie.files import digest_file
+from aerie.processes import die_with_parent
+from aerie.progress import Progress
 from aerie.prompts.adapters import Adapter, adapter
+from aerie.prompts.contamination import Contamination, read_benchmark
+from aerie.prompts.distinct import Verdict, decide
 from aerie.prompts.limits import TargetLimits
-from aerie.prompts.normalise import Normalised, Rejected, normalise
-from aerie.prompts.source import Row, Source
-from aerie.prompts.text import head, prompt_key
+from aerie.prompts.rows import Piece, Reader
+from aerie.prompts.source import Slice, Source
+from aerie.prompts.spill import Spill
+from aerie.prompts.text import head
 from aerie.target import Target
+
+DUPLICATES = (Reason.DUPLICATE, Reason.NEAR_DUPLICATE)
+# Starting processes takes longer than reading fewer rows than these.
+_FEW_ROWS = 20_000
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What decides a dataset's candidates: its place in the mix does not, nor does its take."""
+    """What decides a dataset's candidates: its place in the mix does not, nor does its take.
+
+    `files` are patterns in place of the adapter's. `origin` is the sidecar of a copy that was
+    fetched from the Hub, `benchmarks` are files of prompts that must not be trained on.
+    """
 
     name: str
     adapter: str
     path: Path
-    mode: str = "instant"
+    files: tuple[str, ...] | None = None
+    origin: Path | None = None
+    benchmarks: tuple[Path, ...] = ()
     max_rejected_share: float = 0.5
     max_tokens: int = 8192
     max_turns: int = 4
     seed: int = 0
 
 
-@dataclass
-class Collected:
-    """Candidates in rank order, and the rows that did not become one."""
-
-    rows: int = 0
-    candidates: list[Prompt] = field(default_factory=list)
-    rejects: list[Reject] = field(default_factory=list)
-
-    def counts(self) -> dict[str, Any]:
-        """Rows, candidates, rejects by reason, and candidates by repair."""
-        return {
-            "rows": self.rows,
-            "candidates": len(self.candidates),
-            "rejects": dict(Counter(str(reject.reason) for reject in self.rejects)),
-            "flags": dict(Counter(flag for prompt in self.candidates for flag in prompt.flags)),
-        }
-
-
-class _Accepted(NamedTuple):
-    preference: tuple[int, str]
-    id: str
-    prompt: Normalised
-
-
-def build(settings: Settings, target: Target, out: Path) -> dict[str, Any]:
-    """Write `candidates.parquet`, `rejects.parquet` and the sidecar `candidates.json` to `out`.
+def build(settings: Settings, target: Target, out: Path, processes: int = 1) -> dict[str, Any]:
+    """Write `candidates.parquet`, `rejects.parquet`, the index and `candidates.json` to `out`.
 
     Returns the sidecar.
 
     Raises:
         ConfigError: there is no such adapter.
-        DataError: the dataset is missing, damaged or of another schema.
-        GateError: more of its rows are rejected than the settings allow.
+        DataError: the dataset or a benchmark is missing, damaged or of another schema.
+        GateError: more of the dataset's rows are rejected than the settings allow.
     """
     reader = adapter(settings.adapter)
-    source = Source(settings.path, reader)
-    limits = TargetLimits.of(target, settings.max_tokens, settings.mode)
-    collected = collect(settings, reader, source, limits)
-    rejects, candidates = out / "rejects.parquet", out / "candidates.parquet"
-    write_rejects(rejects, collected.rejects)
-    check_rejected_share(settings, collected)
-    write_prompts(candidates, collected.candidates)
-    provenance = {
-        "dataset": settings.name,
-        "adapter": reader.id,
-        "category": reader.category,
-        "licence": reader.licence,
-        "sources": source.digests(),
-        "target_revision": target.revision,
-        "settings": {
-            "mode": settings.mode,
-            "max_tokens": settings.max_tokens,
-            "max_turns": settings.max_turns,
-            "seed": settings.seed,
-        },
-    }
+    source = Source(settings.path, reader, settings.files)
+    limits = TargetLimits.of(target, settings.max_tokens)
+    files = {name: out / f"{name}.parquet" for name in ("candidates", "rejects")}
+    index_file = out / "candidates.safetensors"
+    with _scratch_folder(out) as scratch:
+        pieces = read(settings, source, limits, scratch, processes)
+        verdict = decide(pieces, settings.name, settings.seed)
+        spill = Spill(scratch, pieces, settings.name)
+        write_tables(files["rejects"], spill.rejects(verdict), REJECTS)
+        counts = _counts(pieces, verdict)
+        check_rejected_share(settings, counts, files["rejects"])
+        write_tables(files["candidates"], spill.candidates(verdict), PROMPTS)
+        write_index(index_file, verdict.index)
+        counts |= spill.totals()
     return write_sidecar(
         out / "candidates.json",
         "candidates",
-        [candidates, rejects],
-        collected.counts(),
-        provenance,
+        [*files.values(), index_file],
+        counts,
+        _provenance(settings, reader, source, target),
     )
 
 
-def collect(settings: Settings, reader: Adapter, source: Source, limits: TargetLimits) -> Collected:
-    """Read, adapt, normalise and order all rows; each is a candidate or a reject afterwards."""
-    result = Collected()
-    accepted: list[_Accepted] = []
-    for row in source.rows(f"candidates {settings.name}"):
-        result.rows += 1
-        try:
-            prompt = _prompt(row, reader, settings.max_turns, limits)
-        except Rejected as no:
-            result.rejects.append(_reject(settings.name, row, no))
-        else:
-            accepted.append(_Accepted(_preference(prompt), row.id, prompt))
-    if not result.rows:
-        raise DataError(f"{settings.path} holds no row of {reader.id}")
-    _keep_distinct(settings, accepted, result)
-    result.candidates.sort(key=lambda prompt: (prompt.rank, prompt.key))
-    result.rejects.sort(key=lambda reject: reject.id)
-    return result
+def read(
+    settings: Settings, source: Source, limits: TargetLimits, scratch: Path, processes: int
+) -> list[Piece]:
+    """Read all slices of `source`; what they hold is left in `scratch`.
+
+    Raises:
+        DataError: a file is damaged, or lacks a column, or there are no rows.
+    """
+    # A text at a time is no work for the tokenizer's own threads.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    texts = [entry for file in settings.benchmarks for entry in read_benchmark(file)]
+    reader = Reader(source, limits, Contamination(texts), settings.max_turns, scratch)
+    slices = source.slices()
+    total = sum(piece.rows for piece in slices)
+    processes = min(processes, len(slices)) if total > _FEW_ROWS else 1
+    pieces = []
+    with Progress(f"candidates {settings.name}", total) as progress:
+        for slice_, piece in zip(slices, _read(reader, slices, processes), strict=True):
+            pieces.append(piece)
+            progress.advance(slice_.rows)
+    for file in source.files:
+        pairs = zip(slices, pieces, strict=True)
+        seen = [piece.seen for slice_, piece in pairs if slice_.file == file]
+        source.check_columns(file, set().union(*seen))
+    if not any(piece.rows for piece in pieces):
+        raise DataError(f"{settings.path} holds no row of {source.adapter.id}")
+    return pieces
 
 
-def rank(seed: int, dataset: str, key: str) -> int:
-    """The place of a key in its dataset's order: xxh3-64 of all three, as a signed integer."""
-    digest = xxhash.xxh3_64_digest(f"{seed}\0{dataset}\0{key}".encode())
-    return int.from_bytes(digest, "big", signed=True)
-
-
-def check_rejected_share(settings: Settings, collected: Collected) -> None:
+def check_rejected_share(settings: Settings, counts: dict[str, Any], rejects: Path) -> None:
     """Stop when a dataset loses too much.
 
     A duplicate is not a loss, since its text is a candidate.
@@ -137,20 +131,19 @@ def check_rejected_share(settings: Settings, collected: Collected) -> None:
     Raises:
         GateError: with the counts of all reasons and an example of each.
     """
-    lost = [reject for reject in collected.rejects if reject.reason != Reason.DUPLICATE]
-    share = len(lost) / collected.rows
+    lost = {name: count for name, count in counts["rejects"].items() if name not in DUPLICATES}
+    share = sum(lost.values()) / counts["rows"]
     if share <= settings.max_rejected_share:
         return
-    examples = {reject.reason: reject for reject in reversed(lost)}
-    reasons = Counter(reject.reason for reject in lost).most_common()
+    examples = {row["reason"]: row for row in reversed(pq.read_table(rejects).to_pylist())}
     seen = "".join(
-        f"\n    {count:,} x {reason}, as {examples[reason].id}: "
-        f"{examples[reason].detail} | {head(examples[reason].text, 60)}"
-        for reason, count in reasons
+        f"\n    {count:,} x {reason}, as {examples[reason]['id']}: "
+        f"{examples[reason]['detail']} | {head(examples[reason]['text'], 60)}"
+        for reason, count in sorted(lost.items(), key=lambda entry: -entry[1])
     )
     raise GateError(
         "prompts",
-        f"{len(lost):,} of {collected.rows:,} rows of {settings.name} were rejected",
+        f"{sum(lost.values()):,} of {counts['rows']:,} rows of {settings.name} were rejected",
         saw=f"a share of {share:.3f}{seen}",
         expected=f"at most {settings.max_rejected_share} (max_rejected_share)",
         remedy="correct the dataset or its adapter; if these reasons are expected, raise "
@@ -158,60 +151,72 @@ def check_rejected_share(settings: Settings, collected: Collected) -> None:
     )
 
 
-def _prompt(row: Row, reader: Adapter, max_turns: int, limits: TargetLimits) -> Normalised:
-    if row.value is None:
-        raise Rejected(row.reason, row.problem)
-    found = reader.find(row.value)
-    prompt = normalise(found, keeps_system=reader.keeps_system, max_turns=max_turns)
-    limits.check(prompt)
-    return prompt
+def _read(reader: Reader, slices: list[Slice], processes: int) -> Iterator[Piece]:
+    if processes == 1:
+        yield from map(reader.read, range(len(slices)), slices)
+        return
+    # Not forked: the tokenizer and pyarrow have threads of their own.
+    with ProcessPoolExecutor(
+        processes, get_context("spawn"), initializer=_start, initargs=(reader,)
+    ) as pool:
+        yield from pool.map(_read_one, range(len(slices)), slices)
 
 
-def _reject(dataset: str, row: Row, no: Rejected) -> Reject:
-    text = row.text or json.dumps(row.value, ensure_ascii=False, default=str)
-    return Reject(row.id, dataset, no.reason, head(no.detail), head(text))
+_readers: list[Reader] = []
 
 
-def _preference(prompt: Normalised) -> tuple[int, str]:
-    """Which of two duplicates is kept: the shorter, free of invisible characters and white space.
-
-    The digest decides between equally long ones. It covers all that counts, the identity too, so
-    that it makes no difference which of those with equal digests goes first.
-    """
-    size = sum(map(len, prompt.turns), len(prompt.system or ""))
-    return size, digest_json(vars(prompt))
+def _start(reader: Reader) -> None:
+    die_with_parent()
+    _readers.append(reader)
 
 
-def _keep_distinct(settings: Settings, accepted: list[_Accepted], result: Collected) -> None:
-    first: dict[str, str] = {}
-    for _, id, prompt in sorted(accepted, key=lambda one: (one.preference, one.id)):
-        key = prompt_key(prompt.system, prompt.turns)
-        names = [f"text {key}"]
-        if prompt.identity is not None:
-            names.append(f"identity {prompt.identity}")
-        known = next((name for name in names if name in first), None)
-        if known is None:
-            first.update(dict.fromkeys(names, id))
-            result.candidates.append(_candidate(settings, key, prompt))
-        else:
-            what = "same text" if known.startswith("text") else f"same {known}"
-            detail = head(f"{what} as {first[known]}")
-            result.rejects.append(
-                Reject(id, settings.name, Reason.DUPLICATE, detail, head(prompt.turns[0]))
-            )
+def _read_one(number: int, piece: Slice) -> Piece:
+    return _readers[0].read(number, piece)
 
 
-def _candidate(settings: Settings, key: str, prompt: Normalised) -> Prompt:
-    return Prompt(
-        id=f"{settings.name}-{key}",
-        dataset=settings.name,
-        key=key,
-        rank=rank(settings.seed, settings.name, key),
-        mode=settings.mode,
-        system=prompt.system,
-        turns=prompt.turns,
-        tools=prompt.tools,
-        flags=prompt.flags,
-        stratum=prompt.stratum,
-        native=prompt.native,
-    )
+@contextmanager
+def _scratch_folder(out: Path) -> Iterator[Path]:
+    folder = out / ".reading.tmp"
+    # What a killed run left behind.
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _counts(pieces: list[Piece], verdict: Verdict) -> dict[str, Any]:
+    rejects: Counter[str] = Counter()
+    for piece in pieces:
+        rejects.update({str(reason): count for reason, count in piece.rejects.items()})
+    rejects.update(dict(zip(map(str, DUPLICATES), verdict.duplicates(), strict=True)))
+    return {
+        "rows": sum(piece.rows for piece in pieces),
+        "candidates": len(verdict.kept),
+        "rejects": {reason: count for reason, count in rejects.items() if count},
+    }
+
+
+def _provenance(
+    settings: Settings, reader: Adapter, source: Source, target: Target
+) -> dict[str, Any]:
+    origin = read_sidecar(settings.origin, "source")["provenance"] if settings.origin else {}
+    return {
+        "dataset": settings.name,
+        "adapter": reader.id,
+        "category": reader.category,
+        "licence": reader.licence,
+        "attribution": reader.attribution,
+        "share_alike": reader.share_alike,
+        "gated": reader.gated,
+        "origin": origin,
+        "sources": source.digests(),
+        "benchmarks": {file.name: digest_file(file) for file in settings.benchmarks},
+        "target_revision": target.revision,
+        "settings": {
+            "max_tokens": settings.max_tokens,
+            "max_turns": settings.max_turns,
+            "seed": settings.seed,
+        },
+    }

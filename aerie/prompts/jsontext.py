@@ -41,11 +41,12 @@ def decode(lines: Iterator[str]) -> Iterator[tuple[int, Any]]:
             yield from _elements(itertools.chain([line[1:]], lines))
             return
         if line:
-            yield from _json_lines(itertools.chain([line], lines), number)
+            yield from decode_lines(itertools.chain([line], lines), number)
             return
 
 
-def _json_lines(lines: Iterator[str], start: int) -> Iterator[tuple[int, Any]]:
+def decode_lines(lines: Iterator[str], start: int) -> Iterator[tuple[int, Any]]:
+    """The same for lines of JSON Lines from within a file; `start` is the number of the first."""
     for number, line in enumerate(lines, start):
         line = line.removeprefix(BOM)
         if not line.strip():

@@ -2,11 +2,19 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol, get_args
 
+from jinja2 import TemplateError
+
+from aerie.config import Mode
 from aerie.contracts.prompts import Reason
 from aerie.prompts.normalise import Normalised, Rejected
 from aerie.target import Target, render
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 # Refused for every target: a dataset prepared with one target may be tried with another, and the
 # turn markers of these two families are what scraped conversations really contain.
@@ -32,53 +40,143 @@ _MARKERS = (
 )
 
 
-class TargetLimits:
-    """Judges prompts by a target's tokenizer.
+# Cut before white space, where tokenizers cut too.
+_PIECE = re.compile(r".{1,2000}(?=\s|\Z)|.{1,2000}", re.DOTALL)
+# A template may put white space around every byte of the tools, and may describe them twice.
+_TOOLS_GROWTH = 4
 
-    `count` gives the tokens of a prompt as the target's template renders it; `special` are the
-    strings that its tokenizer reads as control tokens.
+
+class TemplateRefused(Exception):
+    """The target's chat template does not take a prompt."""
+
+
+class TokenCounter:
+    """Counts the tokens of prompts as a target's template renders them.
+
+    It can be sent to another process; the tokenizer is loaded where the first prompt is counted.
     """
 
-    def __init__(
-        self, max_tokens: int, special: Iterable[str], count: Callable[[Normalised], int]
-    ) -> None:
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        # The mode whose frame is longer, so that a prompt that fits in it fits in both.
+        self._mode = max(get_args(Mode), key=self._frame)
+
+    def __call__(self, prompt: Normalised) -> int:
+        """The tokens of `prompt` up to where the answer begins.
+
+        Raises:
+            TemplateRefused: the template raises an error, such as for a system text.
+        """
+        return self._tokens(prompt, self._mode)
+
+    def text(self, text: str) -> int:
+        """The tokens of `text` alone."""
+        backend = getattr(self._tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            return len(self._tokenizer.encode(text, add_special_tokens=False))
+        # Without the place of each token in the text, which takes most of the time.
+        return len(backend.encode_batch_fast([text], add_special_tokens=False)[0])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in vars(self).items() if key != "_tokenizer"}
+
+    @cached_property
+    def _tokenizer(self) -> "PreTrainedTokenizerBase":
+        return self._target.tokenizer()
+
+    def special(self) -> list[str]:
+        """The strings that the tokenizer reads as control tokens."""
+        ids = list(self._target.special_token_ids)
+        return list(self._tokenizer.convert_ids_to_tokens(ids))
+
+    def _frame(self, mode: str) -> int:
+        return self._tokens(Normalised(None, ["a"]), mode)
+
+    def _tokens(self, prompt: Normalised, mode: str) -> int:
+        tools = json.loads(prompt.tools) if prompt.tools else None
+        try:
+            return len(render(self._tokenizer, self._target, _as_messages(prompt), mode, tools))
+        except TemplateError as error:
+            raise TemplateRefused(str(error)) from error
+
+
+class Counter(Protocol):
+    """Counts tokens: of a prompt as the target's template renders it, and of a text alone."""
+
+    def __call__(self, prompt: Normalised) -> int: ...
+    def text(self, text: str) -> int: ...
+
+
+class TargetLimits:
+    """Judges prompts by what a target takes.
+
+    `special` are the strings that its tokenizer reads as control tokens.
+    """
+
+    def __init__(self, max_tokens: int, special: Iterable[str], count: Counter) -> None:
         self.max_tokens = max_tokens
         strings = sorted({*_MARKERS, *filter(None, special)}, key=lambda text: (-len(text), text))
         self._special = re.compile("|".join(map(re.escape, strings)))
+        self._starts = tuple(sorted({string[0] for string in strings}))
         self._count = count
         self._frame = count(Normalised(None, ["a"]))
+        self._system_frame = self._with_system()
+
+    def _with_system(self) -> int | None:
+        try:
+            return self._count(Normalised("a", ["a"]))
+        except TemplateRefused:
+            return None
 
     @classmethod
-    def of(cls, target: Target, max_tokens: int, mode: str) -> "TargetLimits":
+    def of(cls, target: Target, max_tokens: int) -> "TargetLimits":
         """The limits of `target`, whose tokenizer is loaded here."""
-        tokenizer = target.tokenizer()
-        special = tokenizer.convert_ids_to_tokens(list(target.special_token_ids))
-
-        def count(prompt: Normalised) -> int:
-            tools = json.loads(prompt.tools) if prompt.tools else None
-            return len(render(tokenizer, target, _as_messages(prompt), mode, tools))
-
-        return cls(max_tokens, special, count)
+        counter = TokenCounter(target)
+        return cls(max_tokens, counter.special(), counter)
 
     def check(self, prompt: Normalised) -> None:
         """Pass a prompt that the target takes.
 
         Raises:
-            Rejected: it holds the text of a special token, or more than `max_tokens` tokens.
+            Rejected: it holds the text of a special token, has more than `max_tokens` tokens, or
+                the target's template refuses it.
         """
-        texts = [prompt.system or "", *prompt.turns, prompt.tools or ""]
-        for text in texts:
-            if found := self._special.search(text):
+        if prompt.system and self._system_frame is None:
+            raise Rejected(Reason.REFUSED_BY_TEMPLATE, "the template takes no system text")
+        size = (self._system_frame if prompt.system else self._frame) or 0
+        texts = [(prompt.system, 1), *((turn, 1) for turn in prompt.turns)]
+        for text, growth in (*texts, (prompt.tools, _TOOLS_GROWTH)):
+            if not text:
+                continue
+            # Most texts have no character with which a special token begins.
+            if any(start in text for start in self._starts) and (
+                found := self._special.search(text)
+            ):
                 raise Rejected(Reason.SPECIAL_TOKEN_IN_TEXT, f"holds {found[0]}")
-        # A token is a byte at least, so most prompts need not be rendered to know that they fit.
-        size = sum(len(text.encode()) for text in texts)
-        if not prompt.tools and not prompt.system and size + self._frame <= self.max_tokens:
+            size += growth * (len(text) if text.isascii() else len(text.encode("utf-8")))
+        # A token is a byte at least, so most prompts need not be tokenised to know that they fit.
+        if size <= self.max_tokens or self._surely_fits(prompt, size):
             return
-        tokens = self._count(prompt)
+        try:
+            tokens = self._count(prompt)
+        except TemplateRefused as error:
+            raise Rejected(Reason.REFUSED_BY_TEMPLATE, str(error)) from error
         if tokens > self.max_tokens:
             raise Rejected(
                 Reason.PROMPT_TOO_LONG, f"{tokens:,} tokens, at most {self.max_tokens:,}"
             )
+
+    def _surely_fits(self, prompt: Normalised, size: int) -> bool:
+        """Tokenise no more of a prompt than it takes to know that it fits.
+
+        `size` counts a token for every byte; each piece that is tokenised lowers it.
+        """
+        for turn in prompt.turns:
+            for piece in _PIECE.findall(turn):
+                size += self._count.text(piece) - len(piece.encode("utf-8"))
+                if size <= self.max_tokens:
+                    return True
+        return False
 
 
 def _as_messages(prompt: Normalised) -> list[dict[str, str]]:

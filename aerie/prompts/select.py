@@ -1,10 +1,11 @@
 """Selection: the parts of a dataset that meet its take, each the same whatever else is taken.
 
-A part is a fixed slice of the rank order of all candidates. A candidate that an earlier dataset
-has too is dropped from its own part and moves no other; whether the earlier dataset selects it has
-no say, so that no take changes another dataset.
+A part is a fixed slice of the order of all candidates. A candidate that an earlier dataset has too,
+exactly or nearly, is dropped from its own part and moves no other; whether the earlier dataset
+selects it has no say, so that no take changes another dataset.
 """
 
+import math
 import os
 import shutil
 from collections import Counter
@@ -14,39 +15,55 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+import xxhash
+
 from aerie.command import log
+from aerie.contracts.candidates import read_index
 from aerie.contracts.prompts import (
-    PROMPTS,
+    REJECTS,
     Prompt,
     Reason,
-    Reject,
     part_name,
-    read_prompts,
-    read_rejects,
+    read_prompt_slice,
     write_prompts,
-    write_rejects,
 )
 from aerie.contracts.sidecar import read_sidecar, write_sidecar
-from aerie.contracts.tables import read_table
+from aerie.contracts.tables import write_tables
 from aerie.errors import ContractError, GateError
 from aerie.files import fsync_directory, read_json, write_json
+from aerie.prompts.duplicates import Repeat, repeats
 from aerie.prompts.text import head
+
+# Looked at beyond what is wanted, so that one pass over the earlier datasets is mostly enough.
+_MARGIN = 1.1
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How much is taken, in parts of what size, and the share that the target thinks about."""
+
+    take: int
+    part_size: int
+    thinking_share: float = 0.0
+    seed: int = 0
 
 
 @dataclass(frozen=True)
 class Part:
-    """A slice of the rank order without its duplicates."""
+    """A slice of the order of candidates without those that earlier datasets have."""
 
     number: int
     prompts: list[Prompt]
-    dropped: int
+    dropped: list[tuple[Prompt, Repeat]]
 
     @property
     def name(self) -> str:
         return part_name(self.number)
 
 
-def select(take: int, part_size: int, candidates: Path, earlier: list[Path], out: Path) -> None:
+def select(settings: Settings, candidates: Path, earlier: list[Path], out: Path) -> None:
     """Write the selection of one dataset as the folder `out`, whole or not at all.
 
     `candidates` is the dataset's `candidates.json`, `earlier` those of the datasets that go before
@@ -58,43 +75,45 @@ def select(take: int, part_size: int, candidates: Path, earlier: list[Path], out
         GateError: no candidate is left.
     """
     sidecar = read_sidecar(candidates, "candidates")
-    name = sidecar["provenance"]["dataset"]
-    prompts = read_prompts(candidates.parent / "candidates.parquet")
-    owners = find_owners(prompts, earlier)
-    parts = take_parts(split_parts(prompts, part_size, owners), take)
+    name, count = sidecar["provenance"]["dataset"], sidecar["counts"]["candidates"]
+    parts = take_parts(settings, candidates, count, earlier)
     rows = sum(len(part.prompts) for part in parts)
+    dropped = [entry for part in parts for entry in part.dropped]
     if not rows:
         raise GateError(
             "prompts",
             f"no prompt of {name} is left",
-            saw=f"{len(prompts):,} candidates, {len(owners):,} of them in earlier datasets",
+            saw=f"{count:,} candidates, {len(dropped):,} of them in earlier datasets",
             remedy=f"remove {name} from the mix or move it before the datasets that repeat it",
         )
-    if rows < take:
-        log.warning("%s: %s prompts are wanted and only %s exist", name, f"{take:,}", f"{rows:,}")
-    rejects = read_rejects(candidates.parent / "rejects.parquet")
-    rejects += [
-        _duplicate(prompt, owners[prompt.key]) for prompt in prompts if prompt.key in owners
-    ]
+    if rows < settings.take:
+        wanted = f"{settings.take:,}"
+        log.warning("%s: %s prompts are wanted and only %s exist", name, wanted, f"{rows:,}")
     with replacing_folder(out) as scratch:
         for part in parts:
-            _write_part(scratch, part, sidecar["provenance"])
-        write_rejects(scratch / "rejects.parquet", rejects)
+            if part.prompts:
+                _write_part(scratch, part, sidecar["provenance"])
+        lost = pq.read_table(candidates.with_name("rejects.parquet"), schema=REJECTS)
+        write_tables(scratch / "rejects.parquet", [lost, _rejects(dropped)], REJECTS)
         write_json(scratch / "licence.json", _licence(sidecar["provenance"], rows))
+        rejected = lost.num_rows + len(dropped)
         write_json(
             scratch / "selection.json",
             {
                 "dataset": name,
-                "take": take,
-                "part_size": part_size,
+                "take": settings.take,
+                "part_size": settings.part_size,
                 "rows": sidecar["counts"]["rows"],
                 "selected": rows,
-                "surplus": len(prompts) - len(owners) - rows,
-                "rejected": len(rejects),
-                "duplicates": dict(Counter(owners.values())),
+                "surplus": count - len(dropped) - rows,
+                "rejected": rejected,
+                "duplicates": _by_dataset(dropped, Reason.DUPLICATE),
+                "near_duplicates": _by_dataset(dropped, Reason.NEAR_DUPLICATE),
+                "modes": dict(Counter(prompt.mode for part in parts for prompt in part.prompts)),
                 "parts": [
-                    {"name": part.name, "rows": len(part.prompts), "dropped": part.dropped}
+                    {"name": part.name, "rows": len(part.prompts), "dropped": len(part.dropped)}
                     for part in parts
+                    if part.prompts
                 ],
             },
         )
@@ -118,42 +137,66 @@ def read_selection(folder: Path) -> list[str]:
         ) from error
 
 
-def find_owners(prompts: list[Prompt], earlier: list[Path]) -> dict[str, str]:
-    """The keys of `prompts` that an earlier dataset has too, with the first that has it.
+def take_parts(settings: Settings, candidates: Path, count: int, earlier: list[Path]) -> list[Part]:
+    """Whole parts in their order until they hold `take` prompts; one may hold none.
 
-    `earlier` are files `candidates.json` in priority order.
+    `count` is the number of candidates. Later parts are not looked at.
     """
-    free = {prompt.key for prompt in prompts}
-    owners: dict[str, str] = {}
-    for path in earlier:
-        name = read_sidecar(path, "candidates")["provenance"]["dataset"]
-        keys = {
-            row["key"] for row in read_table(path.parent / "candidates.parquet", PROMPTS, ["key"])
-        }
-        owners.update(dict.fromkeys(free & keys, name))
-        free -= keys
-    return owners
-
-
-def split_parts(prompts: list[Prompt], part_size: int, owners: dict[str, str]) -> Iterator[Part]:
-    """All parts of `prompts`, which are in rank order, without those that have other owners."""
-    for number, start in enumerate(range(0, len(prompts), part_size)):
-        slice_ = prompts[start : start + part_size]
-        kept = [replace(prompt, part=number) for prompt in slice_ if prompt.key not in owners]
-        yield Part(number, kept, len(slice_) - len(kept))
-
-
-def take_parts(parts: Iterator[Part], take: int) -> list[Part]:
-    """Whole parts in their order until they hold `take` prompts. Empty parts are left out."""
+    index = read_index(candidates.with_suffix(".safetensors"))
+    table, size = candidates.with_suffix(".parquet"), settings.part_size
     taken: list[Part] = []
-    rows = 0
-    for part in parts:
-        if rows >= take:
-            break
-        if part.prompts:
+    rows = start = 0
+    while rows < settings.take and start < count:
+        ahead = math.ceil((settings.take - rows) * _MARGIN / size) * size
+        stop = min(start + ahead, count)
+        found = repeats(index.head(start, stop), earlier)
+        prompts = read_prompt_slice(table, start, stop)
+        for first in range(0, stop - start, size):
+            if rows >= settings.take:
+                break
+            part = _part(settings, (start + first) // size, first, prompts, found)
             taken.append(part)
             rows += len(part.prompts)
+        start = stop
     return taken
+
+
+def mode_of(seed: int, key: str, thinking_share: float) -> str:
+    """The mode of a prompt: a share of all keys think, more of the same ones as the share grows."""
+    place = xxhash.xxh3_64_intdigest(f"{seed}\0mode\0{key}".encode()) / 2**64
+    return "thinking" if place < thinking_share else "instant"
+
+
+def _part(
+    settings: Settings, number: int, first: int, prompts: list[Prompt], found: dict[int, Repeat]
+) -> Part:
+    part = Part(number, [], [])
+    for row, prompt in enumerate(prompts[first : first + settings.part_size], first):
+        if row in found:
+            part.dropped.append((prompt, found[row]))
+        else:
+            mode = mode_of(settings.seed, prompt.key, settings.thinking_share)
+            part.prompts.append(replace(prompt, part=number, mode=mode))
+    return part
+
+
+def _by_dataset(dropped: list[tuple[Prompt, Repeat]], reason: Reason) -> dict[str, int]:
+    return dict(Counter(repeat.dataset for _, repeat in dropped if repeat.reason == reason))
+
+
+def _rejects(dropped: list[tuple[Prompt, Repeat]]) -> pa.Table:
+    words = {Reason.DUPLICATE: "same text as", Reason.NEAR_DUPLICATE: "nearly the text of"}
+    rows = [
+        {
+            "id": prompt.id,
+            "dataset": prompt.dataset,
+            "reason": str(repeat.reason),
+            "detail": f"{words[repeat.reason]} {repeat.id}",
+            "text": head(prompt.turns[0]),
+        }
+        for prompt, repeat in dropped
+    ]
+    return pa.Table.from_pylist(rows, schema=REJECTS)
 
 
 @contextmanager
@@ -187,28 +230,23 @@ def _write_part(folder: Path, part: Part, provenance: dict[str, Any]) -> None:
     write_prompts(file, part.prompts)
     # Nothing of other parts or of the sources: a part that stays the same must look the same.
     own = {key: provenance[key] for key in ("dataset", "adapter", "licence")}
-    counts = {"rows": len(part.prompts), "dropped": part.dropped}
+    modes = Counter(prompt.mode for prompt in part.prompts)
+    counts = {"rows": len(part.prompts), "dropped": len(part.dropped), "modes": dict(modes)}
     write_sidecar(
         folder / f"{part.name}.json",
         "prompts",
         [file],
         counts,
-        {**own, "part": part.number, "mode": part.prompts[0].mode},
+        {**own, "part": part.number},
     )
 
 
 def _licence(provenance: dict[str, Any], rows: int) -> dict[str, Any]:
+    facts = ("dataset", "adapter", "category", "licence", "attribution", "share_alike", "gated")
+    origin = provenance["origin"]
     return {
-        "dataset": provenance["dataset"],
-        "id": provenance["adapter"],
-        "licence": provenance["licence"],
-        "category": provenance["category"],
-        "adapter": provenance["adapter"],
+        **{name: provenance[name] for name in facts},
+        "id": origin.get("repo", provenance["adapter"]),
+        "revision": origin.get("commit"),
         "rows": rows,
     }
-
-
-def _duplicate(prompt: Prompt, owner: str) -> Reject:
-    return Reject(
-        prompt.id, prompt.dataset, Reason.DUPLICATE, f"same text in {owner}", head(prompt.turns[0])
-    )

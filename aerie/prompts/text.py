@@ -5,7 +5,7 @@ import re
 import sys
 import unicodedata
 
-from aerie.files import digest_bytes
+import xxhash
 
 # Everything that `repair` changes: surrogates, carriage returns and the C0 controls but \t and \n.
 _UNCLEAN = re.compile("[\x00-\x08\x0b-\x1f\ud800-\udfff]")
@@ -55,10 +55,15 @@ def fold(text: str) -> str:
 
 
 def prompt_key(system: str | None, turns: list[str]) -> str:
-    """xxh3-128 of the folded system text and user turns, as 32 hexadecimal digits."""
+    """The key of a prompt, as 32 hexadecimal digits; equal keys mean the same prompt."""
+    return folded_key(fold(system or ""), "\n".join(map(fold, turns))).hex()
+
+
+def folded_key(system: str, turns: str) -> bytes:
+    """xxh3-128, 16 bytes, of a folded system text and of folded turns joined by line breaks."""
     # A folded text holds no line break, so that no two lists of texts join to the same bytes.
-    joined = "\n".join([fold(system or ""), *map(fold, turns)])
-    return digest_bytes(joined.encode("utf-8", "surrogatepass"))
+    joined = f"{system}\n{turns}".encode("utf-8", "surrogatepass")
+    return xxhash.xxh3_128_digest(joined)
 
 
 @functools.cache

@@ -187,10 +187,11 @@ def _add_selection(entry: Dataset, content: Any) -> None:
     parts = [count(part, "rows") for part in rows(content, "parts")]
     known = total(parts)
     entry.prompts = count(content, "selected") if known is None else known
-    # Candidates that an earlier dataset has too, counted by the dataset that has them.
-    duplicates = table(content, "duplicates")
-    if shared := total(number(duplicates, owner) for owner in duplicates):
-        entry.prompt_rejects["duplicate"] += shared
+    # Candidates that an earlier dataset has too, exactly or nearly.
+    for key, reason in (("duplicates", "duplicate"), ("near_duplicates", "near_duplicate")):
+        repeated = table(content, key)
+        if shared := total(number(repeated, owner) for owner in repeated):
+            entry.prompt_rejects[reason] += shared
 
 
 def _add_rejects(rejects: Counter[str], counts: dict[str, Any]) -> None:

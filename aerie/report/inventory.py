@@ -50,6 +50,9 @@ GLOSSARY = {
 }
 
 
+_DUTIES = {"share_alike": "share-alike", "gated": "gated"}
+
+
 def data(material: Material) -> Section:
     """Rows, prompts, responses, tokens and rejects of each dataset."""
     section = Section(
@@ -163,13 +166,15 @@ def licences(material: Material) -> Section:
         (
             dataset.name,
             *(shown(dig(dataset.licence, key)) for key in ("id", "licence", "category")),
+            ", ".join(word for key, word in _DUTIES.items() if dataset.licence.get(key)) or DASH,
+            shown(dig(dataset.licence, "attribution")),
             integer(count(dataset.licence, "rows")),
         )
         for dataset in known
     ]
-    head = ("Dataset", "Source", "Licence", "Category", "Rows")
+    head = ("Dataset", "Source", "Licence", "Category", "Terms", "Attribution", "Rows")
     section.blocks.append(
-        Table("Licences of the data", head, entries, 4, sources=material.licence_sources)
+        Table("Licences of the data", head, entries, 6, sources=material.licence_sources)
     )
     return section
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from aerie.config import ResponsesSettings
 from aerie.contracts.prompts import Prompt
+from aerie.contracts.responses import AnswerSource
 from aerie.engines.base import Request
 from aerie.files import digest_json
 from aerie.target import Target, render
@@ -16,10 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class Conversation:
-    """A prompt and the answers that its turns have had so far."""
+    """A prompt and the answers that its turns have had so far, as messages of its history."""
 
     prompt: Prompt
-    answers: list[str] = field(default_factory=list)
+    answers: list[dict[str, Any]] = field(default_factory=list)
     rejected: bool = False
 
     @property
@@ -38,7 +39,7 @@ class Conversation:
         result = [] if system is None else [{"role": "system", "content": system}]
         for turn, answer in zip(self.prompt.turns, self.answers, strict=False):
             result.append({"role": "user", "content": turn})
-            result.append({"role": "assistant", "content": answer})
+            result.append(answer)
         result.append({"role": "user", "content": self.prompt.turns[len(self.answers)]})
         return result
 
@@ -82,6 +83,19 @@ def request_digest(
             "sampling": sampled,
             "mode": mode,
             "prompt_ids": prompt_ids,
+        }
+    )
+
+
+def native_digest(target: Target, mode: str, prompt_ids: list[int], output_ids: list[int]) -> str:
+    """Digest of an answer that a dataset holds. The ids stand for its text, to the last byte."""
+    return digest_json(
+        {
+            "target": target.revision,
+            "source": AnswerSource.DATASET,
+            "mode": mode,
+            "prompt_ids": prompt_ids,
+            "output_ids": output_ids,
         }
     )
 

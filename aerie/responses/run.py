@@ -1,4 +1,7 @@
-"""The responses phase: the target answers one part, turn by turn, and nothing is asked twice."""
+"""The responses phase: the target answers one part, turn by turn, and nothing is asked twice.
+
+Conversations whose answers a dataset has from the target already are not asked at all.
+"""
 
 import logging
 from collections import Counter
@@ -9,6 +12,7 @@ from typing import Any
 from aerie.config import ResponsesSettings
 from aerie.contracts.prompts import read_prompts
 from aerie.contracts.responses import (
+    AnswerSource,
     Response,
     ResponseReason,
     write_response_rejects,
@@ -20,13 +24,17 @@ from aerie.engines.base import Engine
 from aerie.errors import GateError
 from aerie.gates.supervision import check_supervision
 from aerie.progress import Progress
+from aerie.prompts.adapters import adapter
 from aerie.responses.checks import AnswerChecks
 from aerie.responses.journal import Journal
+from aerie.responses.message import UnfitMessage
+from aerie.responses.native import NativeAnswer, NativeTest
 from aerie.responses.requests import (
     Ask,
     Conversation,
     batches,
     make_ask,
+    native_digest,
     render_next,
     sampling,
 )
@@ -51,10 +59,17 @@ class Job:
 
 @dataclass
 class _Results:
-    """Answers in the order of rounds, each with its place: (order of the prompt, turn)."""
+    """Answers in the order of rounds, each with its place: (order of the prompt, turn).
+
+    `claim` is the model that the dataset names for its own answers, `native` counts the
+    conversations that were used, `not_native` the others by reason.
+    """
 
     accepted: list[tuple[tuple[int, int], Response]] = field(default_factory=list)
     rejected: list[tuple[tuple[int, int], Response, ResponseReason]] = field(default_factory=list)
+    claim: str | None = None
+    native: int = 0
+    not_native: Counter[str] = field(default_factory=Counter)
 
     def responses(self) -> list[Response]:
         return [row for _, row in sorted(self.accepted, key=lambda entry: entry[0])]
@@ -71,6 +86,7 @@ def answer(job: Job) -> None:
     is computed after a kill is what would have been computed without it.
 
     Raises:
+        ConfigError: the dataset's adapter is no longer there.
         ContractError: an input is missing or damaged.
         EngineError: the engine cannot run the target.
         GateError: the supervision gate; the rejected rows are then left beside the journal.
@@ -78,16 +94,20 @@ def answer(job: Job) -> None:
     prompts = read_sidecar(job.prompts, "prompts")
     target = read_target(job.target)
     with Journal(job.journal) as journal:
-        results = _Rounds(job, target, journal).run()
+        results = _Rounds(job, target, journal, prompts["provenance"]).run()
     rows, rejects = results.responses(), results.rejects()
     counts = {
         "rows": len(rows),
         "rejects": dict(sorted(Counter(str(reason) for _, reason in rejects).items())),
         "prompt_tokens": sum(len(row.prompt_ids) for row in rows),
         "output_tokens": sum(len(row.output_ids) for row in rows),
+        "native": {
+            "used": results.native,
+            "failed": dict(sorted(results.not_native.items())),
+        },
     }
     _gate(job, prompts["provenance"], counts, rejects)
-    _write(job, target, prompts, rows, rejects, counts)
+    _write(job, target, prompts, results, counts)
 
 
 def _gate(
@@ -118,13 +138,12 @@ def _write(
     job: Job,
     target: Target,
     prompts: dict[str, Any],
-    rows: list[Response],
-    rejects: list[tuple[Response, ResponseReason]],
+    results: _Results,
     counts: dict[str, Any],
 ) -> None:
     table, rejects_table = (job.out.with_suffix(end) for end in (".parquet", ".rejects.parquet"))
-    write_responses(table, rows)
-    write_response_rejects(rejects_table, rejects)
+    write_responses(table, results.responses())
+    write_response_rejects(rejects_table, results.rejects())
     data = job.prompts.with_suffix(".parquet").name
     provenance = {
         "dataset": prompts["provenance"]["dataset"],
@@ -134,6 +153,7 @@ def _write(
         "dtype": target.dtype,
         "engine": job.engine,
         "sampling": sampling(job.settings, job.seed),
+        "native_claim": results.claim,
     }
     write_sidecar(job.out, "responses", [table, rejects_table], counts, provenance)
 
@@ -141,8 +161,8 @@ def _write(
 class _Rounds:
     """Turn 1 of all conversations, then turn 2 of those that go on, and so forth."""
 
-    def __init__(self, job: Job, target: Target, journal: Journal) -> None:
-        self._job, self._target, self._journal = job, target, journal
+    def __init__(self, job: Job, target: Target, journal: Journal, origin: dict[str, Any]) -> None:
+        self._job, self._target, self._journal, self._origin = job, target, journal, origin
         self._tokenizer = target.tokenizer()
         self._checks = AnswerChecks(self._tokenizer, target, job.settings)
         self._engine: Engine | None = None
@@ -156,9 +176,48 @@ class _Rounds:
         total = sum(conversation.turns_left for conversation in conversations)
         title = f"responses {self._job.out.parent.name}/{self._job.out.stem}"
         with Progress(title, total, "answers", "tokens") as progress:
+            if self._job.settings.native:
+                self._take_native(conversations, progress)
             while any(conversation.turns_left for conversation in conversations):
                 self._round(conversations, progress)
         return self._results
+
+    def _take_native(self, conversations: list[Conversation], progress: Progress) -> None:
+        """Take the answers that the dataset has and that pass the test; count those that fail."""
+        claimed = [entry for entry in enumerate(conversations) if entry[1].prompt.native]
+        if not claimed:
+            return
+        claim = self._results.claim = adapter(self._origin["adapter"]).native
+        test = NativeTest(self._tokenizer, self._target, self._job.settings, claim)
+        for order, conversation in claimed:
+            try:
+                answers = test.answers(conversation.prompt)
+            except UnfitMessage as no:
+                self._results.not_native[no.reason] += 1
+                continue
+            for found in answers:
+                response = self._native_response(conversation, found)
+                self._results.accepted.append(((order, len(conversation.answers)), response))
+                conversation.answers.append(found.message.as_chat())
+            self._results.native += 1
+            progress.skip(len(answers))
+
+    def _native_response(self, conversation: Conversation, found: NativeAnswer) -> Response:
+        prompt = conversation.prompt
+        return Response(
+            id=conversation.id,
+            dataset=prompt.dataset,
+            part=prompt.part,
+            mode=prompt.mode,
+            prompt_ids=found.prompt_ids,
+            output_ids=found.output_ids,
+            finish_reason="stop",
+            request_digest=native_digest(
+                self._target, prompt.mode, found.prompt_ids, found.output_ids
+            ),
+            text=self._checks.text(found.output_ids),
+            source=AnswerSource.DATASET,
+        )
 
     def _round(self, conversations: list[Conversation], progress: Progress) -> None:
         asked: list[tuple[int, Ask]] = []
@@ -207,7 +266,8 @@ class _Rounds:
             self._checks.reason(found, prompt.mode) if found else ResponseReason.PROMPT_TOO_LONG
         )
         if reason is None:
-            conversation.answers.append(response.text)
+            said = self._checks.said(response.output_ids)
+            conversation.answers.append({"role": "assistant", "content": said})
             self._results.accepted.append((place, response))
         else:
             conversation.rejected = True

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aerie.config import StatesSettings
-from aerie.contracts.responses import Response, read_responses
+from aerie.contracts.responses import AnswerSource, Response, read_responses
 from aerie.contracts.sidecar import read_sidecar
 from aerie.contracts.states import (
     Layers,
@@ -238,17 +238,30 @@ class _Job:
                 yield found.pop(index)
 
 
+def loss_mask(prompt_tokens: int, output_tokens: int) -> "torch.Tensor":
+    """Which tokens of a sample are supervised, uint8 [t]: those of the answer."""
+    import torch
+
+    mask = torch.zeros(prompt_tokens + output_tokens, dtype=torch.uint8)
+    mask[prompt_tokens:] = 1
+    return mask
+
+
 def _sample(response: Response, states: "Captured") -> Sample:
     import torch
 
     ids = torch.tensor(response.prompt_ids + response.output_ids, dtype=torch.int32)
-    mask = torch.zeros(len(ids), dtype=torch.uint8)
-    mask[len(response.prompt_ids) :] = 1
+    mask = loss_mask(len(response.prompt_ids), len(response.output_ids))
     return Sample(ids, mask, states.aux, states.last)
 
 
 def _probed(response: Response, count: int) -> range:
-    """Positions of the answer to probe: at most `count`, evenly spread."""
+    """Positions of the answer to probe: at most `count`, evenly spread.
+
+    None of an answer that was sampled elsewhere: nothing says that it was greedy.
+    """
+    if response.source != AnswerSource.TARGET:
+        return range(0)
     # Nothing stands before the first token of an answer to no prompt.
     first = 0 if response.prompt_ids else 1
     length = len(response.output_ids)

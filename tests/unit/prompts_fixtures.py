@@ -1,8 +1,10 @@
 """A tiny target and small datasets for the tests of the prompts phase."""
 
+import functools
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
@@ -10,12 +12,10 @@ import pyarrow.parquet as pq
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from aerie.contracts.prompts import Prompt, write_prompts, write_rejects
 from aerie.contracts.sidecar import write_sidecar
-from aerie.prompts.candidates import rank
+from aerie.prompts.candidates import Settings, build
+from aerie.prompts.inspect import Characters
 from aerie.prompts.limits import TargetLimits
-from aerie.prompts.normalise import Normalised
-from aerie.prompts.text import prompt_key
 from aerie.target import Target, read_target
 
 _TEMPLATE = (
@@ -57,11 +57,7 @@ def word_target(folder: Path) -> Target:
 
 def character_limits(max_characters: int = 100_000) -> TargetLimits:
     """Limits that need no tokenizer: a token is a character."""
-
-    def count(prompt: Normalised) -> int:
-        return len(prompt.system or "") + sum(map(len, prompt.turns))
-
-    return TargetLimits(max_characters, ["<|secret|>"], count)
+    return TargetLimits(max_characters, ["<|secret|>"], Characters())
 
 
 def write_jsonl(path: Path, rows: Iterable[Any]) -> Path:
@@ -83,26 +79,16 @@ def question(text: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": text}]}
 
 
+@functools.cache
+def _shared_target() -> tuple[Target, TemporaryDirectory[str]]:
+    folder = TemporaryDirectory()
+    return word_target(Path(folder.name)), folder
+
+
 def make_candidates(folder: Path, dataset: str, texts: Iterable[str], seed: int = 0) -> Path:
-    """Candidates of a dataset as `aerie.prompts.candidates` writes them; gives the sidecar."""
-    prompts = []
-    for text in sorted(set(texts)):
-        key = prompt_key(None, [text])
-        place = rank(seed, dataset, key)
-        prompts.append(Prompt(f"{dataset}-{key}", dataset, key, place, "instant", None, [text]))
-    prompts.sort(key=lambda prompt: (prompt.rank, prompt.key))
-    write_prompts(folder / "candidates.parquet", prompts)
-    write_rejects(folder / "rejects.parquet", [])
-    write_sidecar(
-        folder / "candidates.json",
-        "candidates",
-        [folder / "candidates.parquet", folder / "rejects.parquet"],
-        {"rows": len(prompts), "candidates": len(prompts), "rejects": {}, "flags": {}},
-        {
-            "dataset": dataset,
-            "adapter": "generic/messages",
-            "category": "own data",
-            "licence": "MIT",
-        },
-    )
+    """Candidates of a dataset, as the build makes them from a file; gives the sidecar."""
+    target, _ = _shared_target()
+    write_jsonl(folder / "rows.jsonl", map(question, sorted(set(texts))))
+    wanted = Settings(dataset, "generic/messages", folder, seed=seed)
+    build(wanted, target, folder)
     return folder / "candidates.json"

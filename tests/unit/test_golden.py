@@ -20,7 +20,7 @@ from aerie.contracts.responses import RESPONSES
 from aerie.contracts.states import Layers, Sample, StatesWriter, choose_layers, file_key
 from aerie.contracts.vocab import VocabMap, write_map
 from aerie.files import digest_bytes, digest_file, digest_json
-from aerie.prompts.candidates import rank
+from aerie.prompts.distinct import rank
 from aerie.prompts.text import prompt_key
 from aerie.responses.requests import sampling
 from aerie.train.model import Draft

@@ -1,5 +1,6 @@
 """The normaliser, the key and the limits of a target, each alone."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aerie.contracts.prompts import Reason
-from aerie.prompts.candidates import rank
+from aerie.prompts.distinct import rank
 from aerie.prompts.limits import TargetLimits
-from aerie.prompts.normalise import Conversation, Normalised, Rejected, normalise, read_tools
+from aerie.prompts.normalise import Conversation, Normalised, Rejected, normalise
 from aerie.prompts.text import fold, prompt_key, repair
 from tests.unit.prompts_fixtures import character_limits, word_target
 
@@ -103,16 +104,107 @@ def test_short_prompts_with_content_are_kept(text: str) -> None:
     assert run(("user", text)).turns == [text]
 
 
-def test_tools() -> None:
-    flags: set[str] = set()
-    assert read_tools(None, flags) is read_tools("[]", flags) is read_tools([], flags) is None
-    assert read_tools(['{"name": "f"}'], flags) == '[{"name": "f"}]'
-    assert not flags
-    assert read_tools([{"name": "f", "x": {"y": None}}], flags) == '[{"name": "f", "x": {}}]'
-    assert flags == {"none_padding_removed"}
-    for bad in ("{", "[1]", 3):
-        with pytest.raises(Rejected, match="bad_inner_json"):
-            read_tools(bad, flags)
+def test_an_empty_last_turn_is_removed_after_merging() -> None:
+    merged = run(("user", "One?"), ("user", " "))
+    assert (merged.turns, merged.flags) == (["One?"], ("merged_consecutive_turns",))
+
+
+def test_system_texts_that_follow_one_another_become_one() -> None:
+    both = run(("system", "Be brief."), ("system", "Be kind."), ("user", "Why so?"))
+    assert both.system == "Be brief.\n\nBe kind."
+    assert reason(("system", "A"), ("gpt", "b"), ("system", "C"), ("user", "Why so?")) == (
+        Reason.SYSTEM_NOT_FIRST
+    )
+
+
+def test_what_was_wrong_with_a_foreign_system_text_is_not_told() -> None:
+    foreign = run(("system", "A\r\nb"), ("user", "Why so?"), keeps_system=False)
+    assert foreign.flags == ("foreign_system_removed",)
+
+
+def test_padding_inside_of_calls() -> None:
+    call = {"function": {"name": "f", "arguments": {"a": 1, "b": None}}}
+    turn = {"role": "assistant", "content": None, "tool_calls": [call]}
+    assert run(("user", "Why so?"), turn).flags == ("none_padding_removed",)
+    assert run(("user", "Why so?"), {**turn, "tool_calls": None}).flags == ()
+    # In JSON a null is content: Arrow has never seen it.
+    text = json.dumps([{"role": "user", "content": "Why so?"}, turn])
+    found = normalise(Conversation(text), keeps_system=True, max_turns=4)
+    assert found.flags == ("json_string_decoded",)
+
+
+def native(*turns: Any, max_turns: int = 4, **more: Any) -> Any:
+    text = run(*turns, max_turns=max_turns, native=True, **more).native
+    return None if text is None else json.loads(text)
+
+
+def test_answers_that_are_claimed_to_be_the_targets() -> None:
+    call = {"id": "functions.f:0", "function": {"name": "f", "arguments": "{}"}}
+    first = {"role": "assistant", "reasoning_content": "hm", "content": "a", "tool_calls": [call]}
+    answers = [
+        {"reasoning": "hm", "content": "a", "tool_calls": [call]},
+        {"reasoning": None, "content": "<think>b</think>", "tool_calls": None},
+    ]
+    second = {"from": "gpt", "value": "<think>b</think>"}
+    turns = [("system", "S"), ("user", "One?"), first, ("user", "Two?"), second]
+    assert native(*turns) == answers
+    assert native(*turns, max_turns=1) == answers[:1]
+    assert native(*turns, ("user", "Three?"), max_turns=2) == answers
+    assert run(*turns).native is None
+
+
+@pytest.mark.parametrize(
+    "turns",
+    [
+        [("user", "One?")],
+        [("user", "One?"), ("gpt", "a"), ("gpt", "b")],
+        [("user", "One?"), ("gpt", "a"), ("tool", "b"), ("gpt", "c")],
+        [("user", "One?"), ("gpt", "a"), ("user", "Two?")],
+        [("user", "One?"), ("user", "Two?"), ("gpt", "a")],
+        [("gpt", "a"), ("user", "One?"), ("gpt", "b")],
+    ],
+)
+def test_answers_that_do_not_belong_to_their_questions(turns: list[Any]) -> None:
+    assert native(*turns) is None
+
+
+def test_answers_to_a_system_text_that_is_gone() -> None:
+    turns = [("system", "S"), ("user", "One?"), ("gpt", "a")]
+    assert native(*turns, keeps_system=False) is None
+
+
+_CONTENT = st.one_of(
+    st.none(),
+    st.text(st.characters(codec=None), max_size=12),
+    st.sampled_from(["continue", "-", "[{'type': 'text'}]", "One?", " "]),
+    st.lists(st.fixed_dictionaries({"type": st.just("text"), "text": st.text(max_size=5)})),
+    st.integers(),
+)
+_TURN = st.one_of(
+    st.fixed_dictionaries(
+        {"role": st.sampled_from(["user", "assistant", "system", "tool"]), "content": _CONTENT}
+    ),
+    st.fixed_dictionaries({"from": st.sampled_from(["human", "gpt", "x"]), "value": _CONTENT}),
+    st.none(),
+)
+
+
+@given(st.lists(_TURN, max_size=6), st.integers(1, 3))
+def test_a_prompt_is_whole_and_normalising_it_again_changes_nothing(
+    messages: list[Any], max_turns: int
+) -> None:
+    try:
+        once = normalise(Conversation(messages), keeps_system=True, max_turns=max_turns)
+    except Rejected:
+        return
+    assert 1 <= len(once.turns) <= max_turns
+    assert all(turn.strip() and turn.encode() for turn in once.turns)
+    turns: list[Any] = [{"role": "system", "content": once.system}]
+    for turn in once.turns:
+        turns += [{"role": "user", "content": turn}, {"role": "assistant", "content": "a"}]
+    again = normalise(Conversation(turns), keeps_system=True, max_turns=max_turns)
+    assert (again.system, again.turns) == (once.system, once.turns)
+    assert set(again.flags) <= {"looks_like_stringified_parts"}
 
 
 def test_fold_ignores_what_makes_no_other_prompt() -> None:
@@ -153,7 +245,7 @@ def test_special_tokens_in_text(text: str) -> None:
 
 
 def test_limits_of_a_target(tmp_path: Path) -> None:
-    limits = TargetLimits.of(word_target(tmp_path), 12, "instant")
+    limits = TargetLimits.of(word_target(tmp_path), 12)
     # The template adds <s> user … </s> <s> assistant: five tokens.
     limits.check(Normalised(None, ["incomprehensibilities " * 7]))
     with pytest.raises(Rejected, match="13 tokens, at most 12"):

@@ -1,6 +1,7 @@
 """Selection: stable parts, prefix growth, datasets that do not disturb each other."""
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,13 @@ from hypothesis import strategies as st
 from aerie.contracts.prompts import Reason, read_prompts, read_rejects
 from aerie.contracts.sidecar import damage, read_sidecar
 from aerie.errors import ContractError, GateError
-from aerie.prompts.select import read_selection, replacing_folder, select
+from aerie.files import digest_bytes
+from aerie.prompts.select import Settings, mode_of, read_selection, replacing_folder, select
 from tests.unit.prompts_fixtures import make_candidates
 
 quick = settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
-texts = st.sets(st.integers(0, 40).map(lambda n: f"question {n}"), min_size=1)
+# Texts that have nothing in common: near duplicates have tests of their own.
+texts = st.sets(st.integers(0, 40).map(lambda n: digest_bytes(bytes([n]))), min_size=1)
 
 
 def parts(folder: Path) -> dict[str, bytes]:
@@ -28,7 +31,7 @@ def parts(folder: Path) -> dict[str, bytes]:
 
 def try_select(take: int, size: int, candidates: Path, earlier: list[Path], out: Path) -> bool:
     try:
-        select(take, size, candidates, earlier, out)
+        select(Settings(take, size), candidates, earlier, out)
     except GateError:
         return False
     return True
@@ -50,12 +53,12 @@ def test_a_selection_is_a_prefix_of_a_larger_one(
     if not try_select(small, size, candidates, earlier, folder / "small"):
         assert own <= first
         return
-    select(small + more, size, candidates, earlier, folder / "large")
+    select(Settings(small + more, size), candidates, earlier, folder / "large")
     short, long = read_selection(folder / "small"), read_selection(folder / "large")
     assert long[: len(short)] == short
     assert parts(folder / "small").items() <= parts(folder / "large").items()
-    rejects = "rejects.parquet"
-    assert (folder / "small" / rejects).read_bytes() == (folder / "large" / rejects).read_bytes()
+    fewer, more_ = (read_rejects(folder / name / "rejects.parquet") for name in ("small", "large"))
+    assert more_[: len(fewer)] == fewer
 
 
 @quick
@@ -82,7 +85,10 @@ def test_all_rows_are_accounted_for_and_duplicates_leave_their_own_part_alone(
     selection = json.loads((folder / "out/selection.json").read_text())
     rejects = read_rejects(folder / "out/rejects.parquet")
     assert {row.turns[0] for row in selected}.isdisjoint(first)
-    assert {reject.text for reject in rejects} == own & first
+    # Parts that are not taken are not looked at: their rows are surplus, whatever they repeat.
+    assert {reject.text for reject in rejects} <= own & first
+    if selection["surplus"] == 0:
+        assert {reject.text for reject in rejects} == own & first
     assert selection["rows"] == len(own)
     assert selection["rows"] == len(selected) + selection["surplus"] + len(rejects)
     assert len(selected) >= min(take, len(own - first))
@@ -99,7 +105,7 @@ def test_one_take_changes_no_other_dataset(
     contents = []
     for take in (one, two):
         # The first dataset's selection is made anew; the second one's must not see it.
-        select(take, 3, earlier, [], folder / "first-out")
+        select(Settings(take, 3), earlier, [], folder / "first-out")
         if not try_select(5, 3, candidates, [earlier], folder / "out"):
             return
         contents.append({file.name: file.read_bytes() for file in (folder / "out").iterdir()})
@@ -107,30 +113,59 @@ def test_one_take_changes_no_other_dataset(
 
 
 def test_contents_of_a_selection(tmp_path: Path) -> None:
-    first = make_candidates(tmp_path / "a", "a", ["x 1", "x 2"])
-    second = make_candidates(tmp_path / "b", "b", ["X 2", "x 3"])
-    own = make_candidates(tmp_path / "own", "own", ["x 1", "x 2", "x 3", "x 4", "x 5", "x 6"])
-    select(3, 6, own, [first, second], tmp_path / "out")
+    one, two, near = "How do I read a file?", "What is a heap?", "Why is the sky above us so blue?"
+    first = make_candidates(tmp_path / "a", "a", [one, two])
+    second = make_candidates(tmp_path / "b", "b", [two.upper(), near])
+    others = ["Name a prime.", "Who wrote Emma?", "Sort these."]
+    own = make_candidates(tmp_path / "own", "own", [one, two, f"{near} ?", *others])
+    select(Settings(3, 6), own, [first, second], tmp_path / "out")
     assert read_selection(tmp_path / "out") == ["000"]
     rejects = read_rejects(tmp_path / "out/rejects.parquet")
-    assert {(reject.text, reject.reason, reject.detail) for reject in rejects} == {
-        ("x 1", Reason.DUPLICATE, "same text in a"),
-        ("x 2", Reason.DUPLICATE, "same text in a"),
-        ("x 3", Reason.DUPLICATE, "same text in b"),
+    assert {(reject.text, reject.reason, reject.detail.split("-")[0]) for reject in rejects} == {
+        (one, Reason.DUPLICATE, "same text as a"),
+        (two, Reason.DUPLICATE, "same text as a"),
+        (f"{near} ?", Reason.NEAR_DUPLICATE, "nearly the text of b"),
     }
+    selection = json.loads((tmp_path / "out/selection.json").read_text())
+    assert selection["duplicates"] == {"a": 2} and selection["near_duplicates"] == {"b": 1}
     assert json.loads((tmp_path / "out/licence.json").read_text()) == {
         "adapter": "generic/messages",
         "category": "own data",
         "dataset": "own",
         "id": "generic/messages",
-        "licence": "MIT",
+        "licence": "unknown",
+        "attribution": "",
+        "share_alike": False,
+        "gated": False,
+        "revision": None,
         "rows": 3,
     }
 
 
+def test_a_larger_share_of_thinking_changes_no_mode_back() -> None:
+    keys = [digest_bytes(bytes([number])) for number in range(200)]
+    thinking = [
+        {key for key in keys if mode_of(0, key, share) == "thinking"} for share in (0, 0.3, 0.7, 1)
+    ]
+    assert not thinking[0] and thinking[3] == set(keys)
+    assert thinking[1] < thinking[2]
+    assert 30 < len(thinking[1]) < 90
+    assert thinking[1] != {key for key in keys if mode_of(1, key, 0.3) == "thinking"}
+
+
+def test_modes_of_a_selection(tmp_path: Path) -> None:
+    own = make_candidates(tmp_path / "own", "own", (digest_bytes(bytes([n])) for n in range(40)))
+    select(Settings(40, 50, thinking_share=0.5), own, [], tmp_path / "out")
+    prompts = read_prompts(tmp_path / "out/000.parquet")
+    counted = dict(Counter(prompt.mode for prompt in prompts))
+    assert counted.keys() == {"thinking", "instant"}
+    assert json.loads((tmp_path / "out/selection.json").read_text())["modes"] == counted
+    assert read_sidecar(tmp_path / "out/000.json", "prompts")["counts"]["modes"] == counted
+
+
 def test_too_few_candidates_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    candidates = make_candidates(tmp_path / "own", "own", ["x 1", "x 2"])
-    select(3, 1, candidates, [], tmp_path / "out")
+    candidates = make_candidates(tmp_path / "own", "own", ["Name a prime.", "Why so?"])
+    select(Settings(3, 1), candidates, [], tmp_path / "out")
     assert "own: 3 prompts are wanted and only 2 exist" in caplog.text
     assert read_selection(tmp_path / "out") == ["000", "001"]
 
@@ -139,14 +174,15 @@ def test_nothing_left_is_an_error(tmp_path: Path) -> None:
     first = make_candidates(tmp_path / "a", "a", ["x 1"])
     own = make_candidates(tmp_path / "own", "own", ["x 1"])
     with pytest.raises(GateError, match="no prompt of own is left"):
-        select(1, 1, own, [first], tmp_path / "out")
+        select(Settings(1, 1), own, [first], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_the_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    candidates = make_candidates(tmp_path / "own", "own", [f"x {n}" for n in range(9)])
-    select(9, 3, candidates, [], out)
+    texts = [digest_bytes(bytes([n])) for n in range(9)]
+    candidates = make_candidates(tmp_path / "own", "own", texts)
+    select(Settings(9, 3), candidates, [], out)
     before = {file.name for file in out.iterdir()}
 
     def fail() -> None:
@@ -160,7 +196,7 @@ def test_the_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     # What a killed run leaves is swept by the next.
     (tmp_path / ".out.tmp").mkdir()
     (tmp_path / ".out.tmp/stale").touch()
-    select(1, 3, candidates, [], out)
+    select(Settings(1, 3), candidates, [], out)
     assert read_selection(out) == ["000"]
     assert not (out / "stale").exists()
     assert {path.name for path in tmp_path.iterdir()} == {"out", "own"}

@@ -5,7 +5,11 @@ import socket
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from aerie.errors import DataError
 from aerie.prompts.adapters import adapter
@@ -24,7 +28,15 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def read(folder: Path, id: str = "generic/messages") -> list[Row]:
-    return list(Source(folder, adapter(id)).rows("read"))
+    source = Source(folder, adapter(id))
+    found: list[Row] = []
+    for file in source.files:
+        seen: set[str] = set()
+        for piece in source.slices():
+            if piece.file == file:
+                found += source.rows(piece, seen)
+        source.check_columns(file, seen)
+    return found
 
 
 def error_of(folder: Path, id: str = "generic/messages") -> str:
@@ -66,6 +78,53 @@ def test_a_byte_that_is_no_utf8_costs_nothing_else(tmp_path: Path) -> None:
     first, second = read(tmp_path)
     assert first.value == {"messages": "a\ufffdb", "tools": None}
     assert second.value == {**question("x"), "tools": None}
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    lines=st.lists(st.sampled_from(["", "{", '{"messages": 1}', "[]", "\ufeff{}", "é" * 9])),
+    end=st.booleans(),
+    size=st.integers(1, 40),
+)
+def test_slices_change_no_row(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[str], end: bool, size: int
+) -> None:
+    """However a file is cut, its rows are those of the file read whole."""
+    file = tmp_path_factory.mktemp("slices") / "rows.jsonl"
+    text = "\n".join(["{}", *lines]) + "\n" * end
+    file.write_text(text, encoding="utf-8")
+    source = Source(file, adapter("generic/messages"))
+    whole = [(number, value) for number, value in decode(iter(text.split("\n")))]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("aerie.prompts.source._SLICE_BYTES", size)
+        slices = source.slices()
+    rows = [row for piece in slices for row in source.rows(piece, set())]
+    assert [row.id for row in rows] == [f"rows.jsonl:{number}" for number, _ in whole]
+    assert [row.value is not None for row in rows] == [isinstance(v, dict) for _, v in whole]
+    assert slices[0].first == 1
+    assert sum(piece.rows for piece in slices) == text.count("\n") + (not text.endswith("\n"))
+
+
+def _messages(number: int) -> list[dict[str, Any]] | None:
+    if number % 7 == 3:
+        return None
+    content = None if number % 5 == 1 else f"t{number}"
+    return [{"role": "user", "content": content, "n": [1, None]}] * (number % 4)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 3000])
+@pytest.mark.parametrize("text", [pa.string(), pa.large_string()])
+def test_nested_columns_are_as_arrow_gives_them(
+    tmp_path: Path, rows: int, text: pa.DataType
+) -> None:
+    kind = pa.struct([("role", pa.string()), ("content", text), ("n", pa.list_(pa.int8()))])
+    schema = pa.schema([("messages", pa.list_(kind)), ("tools", pa.large_list(text))])
+    values = [
+        {"messages": _messages(n), "tools": None if n % 3 else [f"a{n}"]} for n in range(rows)
+    ]
+    table = pa.Table.from_pylist(values, schema=schema)
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=700)
+    assert [row.value for row in read(tmp_path)] == table.to_pylist()
 
 
 def sharegpt(folder: Path, text: str) -> Path:

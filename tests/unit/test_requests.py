@@ -32,7 +32,7 @@ def test_messages_grow_with_the_answers() -> None:
     system, first = {"role": "system", "content": "Be brief."}, "What is an eagle?"
     assert conversation.messages() == [system, {"role": "user", "content": first}]
     assert (conversation.id, conversation.turns_left) == ("p1.0", 2)
-    conversation.answers.append("A bird.")
+    conversation.answers.append({"role": "assistant", "content": "A bird."})
     assert conversation.messages() == [
         system,
         {"role": "user", "content": first},

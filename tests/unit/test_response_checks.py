@@ -68,7 +68,7 @@ def test_cut_inside_a_character_is_no_mismatch(
 def test_no_end_token(checks: AnswerChecks, tokenizer: "PreTrainedTokenizerBase") -> None:
     ids = said(tokenizer, PROSE).output_ids
     assert checks.reason(Answer(ids[:-1], "stop"), "instant") is ResponseReason.NO_END_TOKEN
-    assert checks.reason(Answer([], "stop"), "instant") is ResponseReason.NO_END_TOKEN
+    assert checks.reason(Answer([], "stop"), "instant") is ResponseReason.EMPTY_MASK
 
 
 def test_missing_think_close(tiny_target: Target) -> None:
@@ -142,3 +142,37 @@ def test_gate_band(prompt_tokens: int, output_tokens: int, cause: str) -> None:
     with pytest.raises(GateError, match=cause) as error:
         check_supervision("d part 0", prompt_tokens, output_tokens, 5, {}, SETTINGS)
     assert error.value.gate == "supervision"
+
+
+def test_thinking_is_as_the_mode_asks(tiny_target: Target) -> None:
+    tokenizer = tiny_target.tokenizer()
+    tokenizer.add_tokens(["<think>", "</think>"])
+    target = replace(tiny_target, vocab_size=514)
+    free, asked = (
+        AnswerChecks(tokenizer, replace(target, thinking_variable=name), SETTINGS)
+        for name in (None, "thinking")
+    )
+    thought = said(tokenizer, f"Well.</think>{PROSE}")
+    opened = said(tokenizer, f"<think>Well.</think>{PROSE}")
+    twice = said(tokenizer, f"Well.</think>{PROSE}</think>{PROSE}")
+    late = said(tokenizer, f"Well.<think></think>{PROSE}")
+    assert asked.reason(opened, "thinking") is None
+    for bad in (twice, late):
+        assert asked.reason(bad, "thinking") is ResponseReason.MALFORMED_THINK
+    for bad in (thought, opened, twice):
+        assert asked.reason(bad, "instant") is ResponseReason.THINK_IN_INSTANT_MODE
+        # Where no variable of the template decides it, the mode says nothing about the answer.
+        assert free.reason(bad, "instant") is None
+    assert asked.said(thought.output_ids) == PROSE
+    assert asked.text(thought.output_ids) == f"Well.</think>{PROSE}"
+
+
+def test_every_reason_of_the_checks_has_a_likely_cause() -> None:
+    """The gate names a cause for whatever reason is the most frequent."""
+    of_datasets_and_messages = list(ResponseReason)[
+        list(ResponseReason).index(ResponseReason.REQUEST_FAILED) :
+    ]
+    for reason in ResponseReason:
+        if reason not in of_datasets_and_messages:
+            with pytest.raises(GateError, match="likely cause: "):
+                check_supervision("chat part 3", 50, 50, 0, {str(reason): 1}, SETTINGS)

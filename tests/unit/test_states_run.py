@@ -1,6 +1,7 @@
 """A part of states: what is right is kept, what is not is written again, the same bytes always."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 
 import aerie.engines
 from aerie.config import StatesSettings
-from aerie.contracts.responses import Response, write_responses
+from aerie.contracts.responses import AnswerSource, Response, write_responses
 from aerie.contracts.sidecar import write_sidecar
 from aerie.contracts.states import Layers, StatesFile, damage, token_bytes
 from aerie.engines.base import Captured, Engine, Request
@@ -230,6 +231,25 @@ def test_answers_of_another_model_are_stopped(
         run(tmp_path, tiny_target, wrong)
     assert list((tmp_path / "states" / "d" / "000").iterdir()) == []
     run(tmp_path, tiny_target, wrong, greedy=False)
+
+
+def test_only_answers_that_were_sampled_here_are_probed(
+    tmp_path: Path, tiny_target: Target, watched: Watched, answered: list[Response]
+) -> None:
+    """Nothing says that the answers of a dataset were greedy."""
+    other = [
+        replace(
+            each,
+            output_ids=[(token + 1) % 512 for token in each.output_ids],
+            source=AnswerSource.DATASET,
+        )
+        for each in answered
+    ]
+    run(tmp_path / "mixed", tiny_target, [*other[:10], *answered[10:]])
+    run(tmp_path / "other", tiny_target, other)
+    wrong = [replace(each, source=AnswerSource.TARGET) for each in other[:10]]
+    with pytest.raises(GateError, match="does not reproduce"):
+        run(tmp_path / "wrong", tiny_target, [*wrong, *other[10:]])
 
 
 def test_the_final_state_alone_is_stopped(

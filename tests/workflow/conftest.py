@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 import yaml
 
+from aerie.files import digest_bytes
+
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = ("Snakefile", "rules", "scripts", "aerie", "schemas", "profiles", "requirements")
 WORK = Path("results/tiny")
@@ -114,12 +116,13 @@ def started(text: str) -> list[str]:
 
 
 def write_dataset(path: Path, rows: int, word: str) -> None:
-    """A Magicoder-Evol-Instruct file of distinct prompts."""
+    """A Magicoder-Evol-Instruct file of prompts that are not near one another."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8") as stream:
         for number in range(rows):
             subject = SUBJECTS[number % len(SUBJECTS)]
-            instruction = f"Explain {subject} in {word}, as in lesson {number}."
+            own = digest_bytes(f"{word} {number}".encode())
+            instruction = f"Explain {subject} ({own})."
             stream.write(json.dumps({"instruction": instruction, "response": "-"}) + "\n")
 
 
