@@ -17,7 +17,7 @@ import resource
 import subprocess
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
@@ -167,36 +167,46 @@ def make_datasets(folder: Path, rows: int) -> None:
         pq.write_table(table, file, row_group_size=1000)
 
 
-def measure_phase(folder: Path, rows: int, take: int, target: Path) -> dict[str, Any]:
-    """Seconds and resident bytes of all datasets, one after another, each with all processes."""
+def run_scripts(script: str, arguments: list[list[str]], processes: int) -> float:
+    """Run a script of the workflow once for each list, so many at a time; gives the seconds."""
+
+    def run(each: list[str]) -> None:
+        command = [sys.executable, str(ROOT / f"scripts/{script}.py"), *each]
+        subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+
+    start = time.perf_counter()
+    with ThreadPoolExecutor(processes) as pool:
+        list(pool.map(run, arguments))
+    return time.perf_counter() - start
+
+
+def measure_phase(
+    folder: Path, rows: int, take: int, target: Path, processes: int
+) -> dict[str, Any]:
+    """Seconds and resident bytes of all datasets, one a process, as the workflow runs them."""
     make_datasets(folder, rows)
     names = [f"set{number}" for number in range(DATASETS)]
-    seconds = {"candidates": 0.0, "prompts": 0.0}
-    for position, name in enumerate(names):
-        sidecars = [str(folder / f"candidates/{other}/candidates.json") for other in names]
-        commands = {
-            "candidates": [
-                "--name", name, "--adapter", "HuggingFaceH4/ultrachat_200k",
-                "--path", str(folder / name), "--target", str(target),
-                "--threads", str(os.cpu_count()), "--out", str(folder / "candidates" / name),
-            ],
-            "prompts": [
-                "--take", str(take // DATASETS), "--candidates", sidecars[position],
-                "--earlier", *sidecars[:position], "--out", str(folder / "prompts" / name),
-            ],
-        }  # fmt: skip
-        for script, arguments in commands.items():
-            start = time.perf_counter()
-            subprocess.run(
-                [sys.executable, str(ROOT / f"scripts/{script}.py"), *arguments],
-                check=True,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
-            )
-            seconds[script] += time.perf_counter() - start
+    sidecars = [str(folder / f"candidates/{name}/candidates.json") for name in names]
+    read = [
+        ["--name", name, "--adapter", "HuggingFaceH4/ultrachat_200k",
+         "--path", str(folder / name), "--target", str(target),
+         "--out", str(folder / "candidates" / name)]
+        for name in names
+    ]  # fmt: skip
+    select = [
+        ["--take", str(take // DATASETS), "--candidates", sidecars[place],
+         "--earlier", *sidecars[:place], "--out", str(folder / "prompts" / name)]
+        for place, name in enumerate(names)
+    ]  # fmt: skip
+    seconds = {
+        "candidates": run_scripts("candidates", read, processes),
+        "prompts": run_scripts("prompts", select, processes),
+    }
     selections = [
         json.loads((folder / f"prompts/{name}/selection.json").read_text()) for name in names
     ]
     return {
+        "processes": processes,
         "rows": sum(selection["rows"] for selection in selections),
         "selected": sum(selection["selected"] for selection in selections),
         "seconds": {name: round(value, 1) for name, value in seconds.items()},
@@ -223,7 +233,9 @@ def main() -> None:
         if options.specforge:
             result["peer"] = measure_peer(options.specforge, options.rows, options.repeats)
     else:
-        result = measure_phase(options.folder, options.rows, options.take, options.target)
+        result = measure_phase(
+            options.folder, options.rows, options.take, options.target, options.processes
+        )
     print(json.dumps(result, indent=2))
     if options.out:
         write_json(options.out, result)

@@ -236,10 +236,12 @@ def thinking_share(wildcards):
 
 
 def reading_processes(wildcards):
-    """Processes that read a dataset: more than one where that is more than starting them costs."""
+    """Processes that read a dataset: cores that are left when each dataset has one."""
     entry = CONFIG.datasets[wildcards.dataset]
     size = 0 if entry.hub else sum(map(os.path.getsize, source_files(wildcards)))
-    return 4 if entry.hub or size > LARGE_DATASET_BYTES else 1
+    # For less, starting them takes longer than reading.
+    large = entry.hub or size > LARGE_DATASET_BYTES
+    return max(1, (workflow.cores or 1) // len(DATASETS)) if large else 1
 
 
 def all_cores(wildcards):

@@ -1,9 +1,10 @@
 """Train a draft on states and export it as SGLang reads it. Resumes from its last checkpoint."""
 
 import argparse
+import sys
 from pathlib import Path
 
-from aerie.command import parser, run
+from aerie.command import log, parser, run
 from aerie.config import DraftSettings
 
 
@@ -11,16 +12,21 @@ def main(options: argparse.Namespace) -> None:
     import torch
 
     from aerie.train.run import train
+    from aerie.train.stop import REQUEUE, Preempted
 
     torch.set_num_threads(options.threads)
-    train(
-        DraftSettings.model_validate_json(options.settings),
-        options.states,
-        options.map,
-        options.target,
-        options.checkpoints,
-        options.out,
-    )
+    try:
+        train(
+            DraftSettings.model_validate_json(options.settings),
+            options.states,
+            options.map,
+            options.target,
+            options.checkpoints,
+            options.out,
+        )
+    except Preempted as preempted:
+        log.info("%s", preempted)
+        sys.exit(REQUEUE)
 
 
 if __name__ == "__main__":

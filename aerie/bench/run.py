@@ -36,6 +36,7 @@ from aerie.target import Target, read_target, render
 from aerie.train.evaluate import simulate
 from aerie.train.packing import make_pack
 from aerie.train.tally import Tally
+from aerie.train.weights import Weights
 
 log = logging.getLogger("aerie")
 
@@ -165,14 +166,15 @@ def simulated(
 ) -> float:
     """Simulated accept length on the answers that were just decoded, by one forward pass each."""
     overall = Tally(k)
+    weights = Weights.of(draft.draft.config, draft.draft.state_dict())
     for prompt_ids, each in zip(rendered, measured, strict=True):
         ids = [*prompt_ids, *each.output_ids]
         captured = engine.capture([ids], layers)[0]
         mask = torch.tensor([0] * len(prompt_ids) + [1] * len(each.output_ids), dtype=torch.uint8)
         sample = Sample(torch.tensor(ids, dtype=torch.int32), mask, captured.aux, captured.last)
         pack = make_pack([sample])
-        if bool(pack.active(0).any()):
-            walks = simulate(draft.draft, draft.embedding, draft.draft_ids, [pack], k)
+        if any(pack.answers):
+            walks = simulate(weights, draft.embedding, draft.draft_ids, [pack], k)
             overall.add(walks[0])
     return round(overall.accept_length, 4)
 

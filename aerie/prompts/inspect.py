@@ -36,8 +36,8 @@ class Characters:
     def __call__(self, prompt: Normalised) -> int:
         return sum(map(len, prompt.turns), len(prompt.system or ""))
 
-    def text(self, text: str) -> int:
-        return len(text)
+    def pieces(self, pieces: list[str]) -> int:
+        return sum(map(len, pieces))
 
 
 class Judge:

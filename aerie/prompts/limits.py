@@ -40,8 +40,9 @@ _MARKERS = (
 )
 
 
-# Cut before white space, where tokenizers cut too.
-_PIECE = re.compile(r".{1,2000}(?=\s|\Z)|.{1,2000}", re.DOTALL)
+# Words with the white space before them: tokenizers cut there too.
+_PIECE = re.compile(r"\s*\S{1,200}|\s+")
+_MOST_KNOWN = 500_000
 # A template may put white space around every byte of the tools, and may describe them twice.
 _TOOLS_GROWTH = 4
 
@@ -58,6 +59,7 @@ class TokenCounter:
 
     def __init__(self, target: Target) -> None:
         self._target = target
+        self._known: dict[str, int] = {}
         # The mode whose frame is longer, so that a prompt that fits in it fits in both.
         self._mode = max(get_args(Mode), key=self._frame)
 
@@ -69,16 +71,27 @@ class TokenCounter:
         """
         return self._tokens(prompt, self._mode)
 
-    def text(self, text: str) -> int:
-        """The tokens of `text` alone."""
+    def pieces(self, pieces: list[str]) -> int:
+        """The tokens of all pieces together, each tokenised alone and once."""
+        missing = [piece for piece in dict.fromkeys(pieces) if piece not in self._known]
+        if missing:
+            if len(self._known) > _MOST_KNOWN:
+                self._known.clear()
+                missing = list(dict.fromkeys(pieces))
+            self._known.update(zip(missing, self._each(missing), strict=True))
+        return sum(map(self._known.__getitem__, pieces))
+
+    def _each(self, texts: list[str]) -> list[int]:
         backend = getattr(self._tokenizer, "backend_tokenizer", None)
         if backend is None:
-            return len(self._tokenizer.encode(text, add_special_tokens=False))
+            encode = self._tokenizer.encode
+            return [len(encode(text, add_special_tokens=False)) for text in texts]
         # Without the place of each token in the text, which takes most of the time.
-        return len(backend.encode_batch_fast([text], add_special_tokens=False)[0])
+        return list(map(len, backend.encode_batch_fast(texts, add_special_tokens=False)))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in vars(self).items() if key != "_tokenizer"}
+        state = {key: value for key, value in vars(self).items() if key != "_tokenizer"}
+        return {**state, "_known": {}}
 
     @cached_property
     def _tokenizer(self) -> "PreTrainedTokenizerBase":
@@ -101,10 +114,10 @@ class TokenCounter:
 
 
 class Counter(Protocol):
-    """Counts tokens: of a prompt as the target's template renders it, and of a text alone."""
+    """Counts tokens: of a prompt as the target's template renders it, and of pieces of text."""
 
     def __call__(self, prompt: Normalised) -> int: ...
-    def text(self, text: str) -> int: ...
+    def pieces(self, pieces: list[str]) -> int: ...
 
 
 class TargetLimits:
@@ -167,15 +180,14 @@ class TargetLimits:
             )
 
     def _surely_fits(self, prompt: Normalised, size: int) -> bool:
-        """Tokenise no more of a prompt than it takes to know that it fits.
+        """Whether a prompt fits, word by word: most words were tokenised before.
 
-        `size` counts a token for every byte; each piece that is tokenised lowers it.
+        `size` counts a token for every byte; each turn that is tokenised lowers it.
         """
         for turn in prompt.turns:
-            for piece in _PIECE.findall(turn):
-                size += self._count.text(piece) - len(piece.encode("utf-8"))
-                if size <= self.max_tokens:
-                    return True
+            size += self._count.pieces(_PIECE.findall(turn)) - len(turn.encode("utf-8"))
+            if size <= self.max_tokens:
+                return True
         return False
 
 

@@ -1,4 +1,4 @@
-"""Resumable checkpoints: weights and optimizer state as safetensors, never pickles.
+"""Resumable checkpoints: the flat weights and moments as safetensors, never pickles.
 
 A checkpoint is a folder `step-NNNNNN`, written beside and renamed. `state.json` carries the run's
 contract; a checkpoint of another contract is not resumed, and the fields that differ are named.
@@ -10,26 +10,23 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from aerie.files import fsync_directory, read_json, write_json
-from aerie.train.model import Draft
+from aerie.train.optimizer import AdamW
 
 log = logging.getLogger("aerie")
 
-_KEPT = 2
-
 
 def save_checkpoint(
-    folder: Path, step: int, draft: Draft, optimizer: torch.optim.Optimizer, state: dict[str, Any]
+    folder: Path, step: int, optimizer: AdamW, state: dict[str, Any], keep: int
 ) -> None:
-    """Write `step-NNNNNN`, then drop all but the last two."""
+    """Write `step-NNNNNN`, then drop all but the last `keep`."""
     scratch = folder / f".step-{step:06d}.tmp"
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
-    save_file(_tensors(draft, optimizer), scratch / "state.safetensors")
+    save_file(_tensors(optimizer), scratch / "state.safetensors")
     write_json(scratch / "state.json", {**state, "step": step})
     with (scratch / "state.safetensors").open("rb") as written:
         # The rename below must not become durable before what it names.
@@ -39,12 +36,12 @@ def save_checkpoint(
     shutil.rmtree(final, ignore_errors=True)
     scratch.rename(final)
     fsync_directory(folder)
-    for old in _checkpoints(folder)[:-_KEPT]:
+    for old in _checkpoints(folder)[:-keep]:
         shutil.rmtree(old)
 
 
 def load_checkpoint(
-    folder: Path, contract: dict[str, Any], draft: Draft, optimizer: torch.optim.Optimizer
+    folder: Path, contract: dict[str, Any], optimizer: AdamW
 ) -> dict[str, Any] | None:
     """Restore the newest checkpoint of `contract` in place; return its state, None if none fits."""
     for checkpoint in reversed(_checkpoints(folder)):
@@ -53,7 +50,10 @@ def load_checkpoint(
         if differing:
             log.info("not resuming %s, which differs in:\n%s", checkpoint, "\n".join(differing))
             continue
-        _restore(load_file(checkpoint / "state.safetensors"), draft, optimizer)
+        saved = load_file(checkpoint / "state.safetensors")
+        for name, tensor in _tensors(optimizer).items():
+            tensor.copy_(saved[name])
+        optimizer.products.copy_(optimizer.master)
         log.info("resuming after step %d", state["step"])
         return state
     return None
@@ -73,21 +73,10 @@ def _checkpoints(folder: Path) -> list[Path]:
     return sorted(folder.glob("step-*"))
 
 
-def _tensors(draft: Draft, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    tensors = {}
-    for name, parameter in draft.named_parameters():
-        tensors[f"weight.{name}"] = parameter.detach()
-        for key, value in optimizer.state[parameter].items():
-            tensors[f"{key}.{name}"] = value
-    return tensors
-
-
-def _restore(tensors: dict[str, Tensor], draft: Draft, optimizer: torch.optim.Optimizer) -> None:
-    with torch.no_grad():
-        for name, parameter in draft.named_parameters():
-            parameter.copy_(tensors[f"weight.{name}"])
-            optimizer.state[parameter] = {
-                key.removesuffix(f".{name}"): value
-                for key, value in tensors.items()
-                if key.endswith(f".{name}") and not key.startswith("weight.")
-            }
+def _tensors(optimizer: AdamW) -> dict[str, Tensor]:
+    return {
+        "weights": optimizer.master,
+        "first": optimizer.first,
+        "second": optimizer.second,
+        "taken": optimizer.taken,
+    }

@@ -3,9 +3,11 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 
 import xxhash
+from torch import Tensor
 
 from aerie.contracts.sidecar import read_sidecar
 from aerie.contracts.states import Sample, StatesFile
@@ -15,13 +17,16 @@ from aerie.train.packing import Pack, make_pack
 
 @dataclass(frozen=True)
 class Located:
-    """One sample inside a states file; `rows` is what it adds to a pack."""
+    """One sample inside a states file; `rows` is what it adds to a pack, `answer` how many of them
+    are supervised.
+    """
 
     id: str
     dataset: str
     file: Path
     index: int
     rows: int
+    answer: int
 
 
 def locate(indexes: Iterable[Path]) -> list[Located]:
@@ -38,11 +43,20 @@ def locate(indexes: Iterable[Path]) -> list[Located]:
         for name, entry in read_sidecar(index, "states")["files"].items():
             file = index.parent / name
             states = open_states(file)
-            for number, sample in enumerate(entry["samples"]):
+            answers = _answers(states.offsets, states.column("loss_mask"))
+            for number, (sample, answer) in enumerate(zip(entry["samples"], answers, strict=True)):
                 rows = states.offsets[number + 1] - states.offsets[number] - 2
-                if rows > 0:
-                    located.append(Located(sample, dataset, file, number, rows))
+                if answer:
+                    located.append(Located(sample, dataset, file, number, rows, answer))
     return located
+
+
+def _answers(offsets: Sequence[int], loss_mask: Tensor) -> list[int]:
+    """Supervised rows of each sample, without reading one by one."""
+    pairs = (loss_mask[:-1] & loss_mask[1:]).long().cumsum(0).tolist()
+    return [
+        pairs[end - 2] - pairs[start] if end - start > 2 else 0 for start, end in pairwise(offsets)
+    ]
 
 
 def split(samples: Sequence[Located], held_out_share: float) -> tuple[list[Located], list[Located]]:
@@ -74,9 +88,9 @@ def open_states(file: Path) -> StatesFile:
     return StatesFile(file)
 
 
-def read_pack(samples: Sequence[Located], rows_at_least: int = 0) -> Pack:
+def read_pack(samples: Sequence[Located], rows_at_least: int = 0, pinned: bool = False) -> Pack:
     """Read the samples and lay them back to back, padded to `rows_at_least`."""
-    return make_pack([_read(sample) for sample in samples], rows_at_least)
+    return make_pack([_read(sample) for sample in samples], rows_at_least, pinned)
 
 
 def packs_in_order(samples: Sequence[Located], budget: int) -> Iterator[Pack]:

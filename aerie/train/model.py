@@ -75,10 +75,7 @@ class Draft(nn.Module):
         self.midlayer = Layer(config)
         self.norm = RMSNorm(config.hidden_size, config.norm_eps)
         self.lm_head = nn.Linear(config.hidden_size, config.draft_vocab_size, bias=False)
-        self.inverse_frequencies = 1.0 / (
-            config.rope["rope_theta"]
-            ** (torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim)
-        )
+        self.inverse_frequencies = inverse_frequencies(config, torch.device("cpu"))
 
     def reduce(self, states: Tensor) -> Tensor:
         """Reduce aux states [n, A*H] to the layer's hidden input [n, H].
@@ -130,6 +127,23 @@ class Draft(nn.Module):
         cos, sin = (f(angles)[:, None, :].to(x.dtype) for f in (torch.cos, torch.sin))
         first, second = x.chunk(2, dim=-1)
         return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+
+
+def attend(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """Attention of [a, heads, d] over all keys and values [n, kv, d]; returns [a, heads, d]."""
+    heads, width = queries.shape[1:]
+    grouped = queries.unflatten(1, (keys.shape[1], heads // keys.shape[1])) * width**-0.5
+    scores = torch.einsum("akgd,nkd->kgan", grouped, keys)
+    wide = scores if scores.dtype == torch.float64 else scores.float()
+    shares = wide.softmax(-1).to(values.dtype)
+    return torch.einsum("kgan,nkd->akgd", shares, values).flatten(1, 2)
+
+
+def inverse_frequencies(config: DraftConfig, device: torch.device) -> Tensor:
+    """Angles of RoPE for each position, float64 [head_dim / 2]."""
+    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float64, device=device)
+    frequencies: Tensor = config.rope["rope_theta"] ** -(exponents / config.head_dim)
+    return frequencies
 
 
 def load_weights(draft: Draft, tensors: Mapping[str, Tensor]) -> None:

@@ -1,126 +1,139 @@
-"""Training-time test and the loss (arXiv 2503.01840, section 3.1), on supervised rows only.
+"""The loss of a pack and its gradient: the target's distribution against the draft's, per step.
 
-Step 0 reads the target's aux states; step i reads the output of step i-1 at the same row, with
-the token i further on. A row of step i attends to step 0 of its own and earlier positions, and to
-its own steps 1 to i: what serving sees when i draft tokens stand behind verified ones. Rows that
-carry no label serve as keys and are computed no further.
+Norm, head and loss run over the rows of all steps in chunks, each with its gradient at once, so
+that logits of more than one chunk are never held.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from aerie.train.model import Draft
+from aerie.train.ops.interface import operations
 from aerie.train.packing import Pack
+from aerie.train.tape import Tape
+from aerie.train.unroll import backward, unroll
+from aerie.train.weights import Weights
+
+_CHUNK = 8192
+_CHUNK_MULTIPLE = 128
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """What the trainer reads and never changes: embedding [V, H], head rows of the map [K, H],
+    and `draft_ids` int64 [V], the draft id of a target id or -1.
+    """
+
+    embedding: Tensor
+    head: Tensor
+    draft_ids: Tensor
 
 
 @dataclass(frozen=True)
 class Result:
-    """`loss` is a scalar with a graph; `losses`, `correct` and `counts` are [steps], detached."""
+    """`loss`, a scalar; `losses` and `correct` [steps]. All wide, on the device of the weights;
+    reading one waits for it.
+    """
 
     loss: Tensor
     losses: Tensor
     correct: Tensor
-    counts: Tensor
+
+    def figures(self) -> Tensor:
+        """All of them in one tensor, float32 [1 + 2 steps]: they add up over packs."""
+        return torch.cat((self.loss[None], self.losses, self.correct)).float()
 
 
-def unroll(draft: Draft, embedding: Tensor, pack: Pack, steps: int) -> Iterator[Tensor]:
-    """Yield the logits [s, K] of each step. `embedding` is the target's, [V, H].
+def objective(
+    weights: Weights,
+    gradient: Weights,
+    frozen: Frozen,
+    pack: Pack,
+    steps: int,
+    decay: float,
+    counts: list[int] | None = None,
+) -> Result:
+    """The loss of one pack, and its gradient into `gradient`: per step the soft-target
+    cross-entropy over the map, its mean over the step's supervised rows, weighted decay^step and
+    summed.
 
-    Rows that are not active at a step are computed all the same, so that shapes stay: they see no
-    other row, and no one sees them.
+    `counts` are those rows over all packs of an optimizer step; default: this pack's. A label
+    outside the map is a miss, as it is in serving. The loss needs no such case: the teacher lives
+    on the map.
     """
-    hidden = draft.reduce(pack.aux)
-    fused = draft.fuse(embedding[pack.token_ids], hidden)
-    keys, values = draft.keys_values(fused, pack.positions)
-    at = pack.supervised
-    visible = (pack.sample_of_row[at, None] == pack.sample_of_row) & (
-        pack.positions[at, None] >= pack.positions
-    )
-    hidden, fused = hidden[at], fused[at]
-    own: list[tuple[Tensor, Tensor]] = []
-    for step in range(steps):
-        positions = pack.positions[at] + step
-        if step:
-            fused = draft.fuse(embedding[ahead(pack.labels, step - 1)], hidden)
-            own.append(draft.keys_values(fused, positions))
-        attended = attend(draft.queries(fused, positions), keys, values, visible, own)
-        hidden = draft.finish(hidden, attended)
-        yield draft.logits(hidden)
-
-
-def ahead(column: Tensor, step: int) -> Tensor:
-    """`column` [s, ...] of the supervised rows, read `step` rows further on."""
-    if step == 0:
-        return column
-    rows = torch.arange(len(column), device=column.device)
-    return column[(rows + step).clamp(max=len(column) - 1)]
-
-
-def attend(
-    queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    visible: Tensor | None,
-    own: list[tuple[Tensor, Tensor]],
-) -> Tensor:
-    """Attention of [a, heads, d] over shared keys [n, kv, d] where `visible` [a, n] (None: all),
-    and over each row's own keys and values [a, kv, d]; one softmax over both. Returns
-    [a, heads, d].
-    """
-    count, (_, heads, width) = len(keys), queries.shape
-    grouped = queries.unflatten(1, (keys.shape[1], heads // keys.shape[1])) * width**-0.5
-    shared = torch.einsum("akgd,nkd->kgan", grouped, keys)
-    if visible is not None:
-        shared = shared.masked_fill(~visible, float("-inf"))
-    single = [torch.einsum("akgd,akd->kga", grouped, k).unsqueeze(-1) for k, _ in own]
-    scores = torch.cat((shared, *single), dim=-1)
-    wide = scores if scores.dtype == torch.float64 else scores.float()
-    shares = wide.softmax(-1).to(values.dtype)
-    out = torch.einsum("kgan,nkd->akgd", shares[..., :count], values)
-    for number, (_, v) in enumerate(own):
-        out = out + torch.einsum("kga,akd->akgd", shares[..., count + number], v)
-    return out.flatten(1, 2)
+    counts = counts or [pack.count(step) for step in range(steps)]
+    shares = teacher_shares(frozen.head, pack)
+    tape = unroll(weights, frozen.embedding, pack, steps)
+    factors = torch.tensor(
+        [decay**step / max(count, 1) for step, count in enumerate(counts)], dtype=shares.dtype
+    ).to(shares.device, non_blocking=True)
+    sums, correct, grads = _head(weights, gradient, frozen, tape, shares, factors)
+    backward(weights, gradient, tape, grads)
+    means = sums * factors.to(sums.dtype)
+    scale = torch.tensor([decay**-step for step in range(steps)], dtype=sums.dtype)
+    return Result(means.sum(), means * scale.to(means.device, non_blocking=True), correct)
 
 
 def teacher_shares(head: Tensor, pack: Pack) -> Tensor:
-    """The target's own distribution over the map, [s, K], recomputed from `last`.
+    """The target's own distribution over the map, wide [s, K], recomputed from `last`.
 
     `head` [K, H] are the rows of the target's head that the map keeps.
     """
     scores = pack.teacher.to(head.dtype) @ head.t()
-    return (scores if scores.dtype == torch.float64 else scores.float()).softmax(-1)
+    wide = torch.float64 if scores.dtype == torch.float64 else torch.float32
+    return scores.softmax(-1, dtype=wide)
 
 
-def objective(
-    draft: Draft,
-    embedding: Tensor,
-    head: Tensor,
-    draft_ids: Tensor,
-    pack: Pack,
-    steps: int,
-    decay: float,
-) -> Result:
-    """The loss of one pack: per step the soft-target cross-entropy over the map, its mean over the
-    step's supervised rows, weighted decay^step and summed.
+def logits_of(weights: Weights, outputs: Tensor) -> Tensor:
+    """Logits over the map [n, K] of the layer's outputs [n, H]."""
+    ops, eps = operations(weights.flat), weights.config.norm_eps
+    return ops.norm(outputs, weights.norm_out, eps, torch.empty_like(outputs)) @ weights.head.t()
 
-    `draft_ids` int64 [V] maps a target id to its draft id, or -1: a label outside the map is a
-    miss, as it is in serving. The loss needs no such case: the teacher lives on the map.
+
+def labels_ahead(pack: Pack, draft_ids: Tensor, steps: int) -> tuple[Tensor, Tensor, Tensor]:
+    """For each step and supervised row: where its label and teacher are among the supervised
+    rows, the label's draft id, and whether the row is active. All [steps, s].
     """
-    with torch.no_grad():
-        teacher = teacher_shares(head, pack)
-    loss = teacher.new_zeros(())
-    losses, correct, counts = (torch.zeros(steps, dtype=torch.float64) for _ in range(3))
-    for step, scores in enumerate(unroll(draft, embedding, pack, steps)):
-        logits = scores if scores.dtype == torch.float64 else scores.float()
-        active = pack.active(step)
-        count = int(active.sum())
-        # -sum p log q, with sum p = 1: the logarithms of all K are never held.
-        entropy = logits.logsumexp(-1) - torch.linalg.vecdot(ahead(teacher, step), logits)
-        mean = torch.where(active, entropy, 0).sum() / max(count, 1)
-        loss = loss + decay**step * mean
-        hits = active & (logits.argmax(-1) == draft_ids[ahead(pack.labels, step)])
-        losses[step], correct[step], counts[step] = mean.item(), int(hits.sum()), count
-    return Result(loss, losses, correct, counts)
+    s = len(pack.labels)
+    step = torch.arange(steps, device=pack.labels.device)[:, None]
+    source = (torch.arange(s, device=pack.labels.device) + step).clamp_(max=s - 1)
+    return source, draft_ids[pack.labels][source], pack.remaining >= step
+
+
+def _head(
+    weights: Weights, gradient: Weights, frozen: Frozen, tape: Tape, shares: Tensor, factors: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Sums of losses and correct rows, [steps], and the gradient of the outputs [steps, s, H]."""
+    ops, eps = operations(weights.flat), weights.config.norm_eps
+    source, labels, active = labels_ahead(tape.pack, frozen.draft_ids, tape.steps)
+    row_weights = (active * factors[:, None]).flatten()
+    outputs = tape.outputs.flatten(0, 1)
+    grads = torch.empty_like(outputs)
+    norm = torch.zeros_like(weights.norm_out, dtype=shares.dtype)
+    losses, hits = [], []
+    for number, chunk in enumerate(_chunks(len(outputs))):
+        rows = outputs[chunk]
+        normed = ops.norm(rows, weights.norm_out, eps, torch.empty_like(rows))
+        logits = normed @ weights.head.t()
+        loss, hit = ops.cross_entropy_(
+            logits, shares, source.flatten()[chunk], row_weights[chunk], labels.flatten()[chunk]
+        )
+        losses.append(loss)
+        hits.append(hit)
+        # Each chunk adds to the first one's product.
+        torch.addmm(gradient.head, logits.t(), normed, beta=1 if number else 0, out=gradient.head)
+        norm += ops.norm_backward(
+            logits @ weights.head, rows, weights.norm_out, eps, None, grads[chunk]
+        )
+    gradient.norm_out.copy_(norm)
+    sums = torch.cat(losses).unflatten(0, (tape.steps, -1)).sum(1)
+    correct = torch.cat(hits).unflatten(0, (tape.steps, -1)).sum(1)
+    return sums, correct, grads.view_as(tape.outputs)
+
+
+def _chunks(rows: int) -> list[slice]:
+    """Equal parts of at most 8,192 rows, so that no product is left with a few."""
+    parts = -(-rows // _CHUNK)
+    size = -(-rows // (parts * _CHUNK_MULTIPLE)) * _CHUNK_MULTIPLE
+    return [slice(start, min(start + size, rows)) for start in range(0, rows, size)]

@@ -2,98 +2,168 @@
 
 Row p of a sample is supervised iff tokens p+1 (its input) and p+2 (its label) are output tokens:
 ids, targets and mask are shifted together. Output tokens end a sample, so the supervised rows of
-a sample are contiguous, and step i of training-time test finds its token, label and teacher for
+a sample are its last ones, and step i of training-time test finds its token, label and teacher for
 row r of the supervised rows at r+i-1, r+i and r+i.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from aerie.contracts.states import Sample
+from aerie.contracts.states import Sample, shifted
 
 _SUPERVISED_MULTIPLE = 128
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Which rows see which: sample m's rows are keys [m] to [m+1] of `key_bounds` int32 [m + 1],
+    its supervised rows, the last of them, queries [m] to [m+1] of `query_bounds`.
+
+    The longest of each are numbers, so that no kernel waits for the host to read them. The last
+    segment is the padding; both of its lengths may be zero.
+    """
+
+    key_bounds: Tensor
+    query_bounds: Tensor
+    longest_keys: int
+    longest_queries: int
+    rows: int
+
+    @cached_property
+    def visible(self) -> Tensor:
+        """The same as a mask, bool [s, n], for kernels that know no segments."""
+        queries = torch.arange(int(self.query_bounds[-1]), device=self.key_bounds.device)
+        keys = torch.arange(self.rows, device=self.key_bounds.device)
+        sample = torch.searchsorted(self.query_bounds, queries, right=True) - 1
+        end = self.key_bounds[sample + 1]
+        own = end - self.query_bounds[sample + 1] + queries
+        start = self.key_bounds[sample]
+        return (keys >= start[:, None]) & (keys <= own[:, None])
 
 
 @dataclass(frozen=True)
 class Pack:
     """n rows of which s are supervised.
 
-    aux [n, A*H]; token_ids int64 [n], the token p+1; positions and sample_of_row int64 [n];
-    supervised int64 [s], indices of rows; labels int64 [s], the token p+2; teacher [s, H], the
-    target's last state at p+1; remaining int64 [s], supervised rows after this one in its sample.
+    aux [n, A*H]; token_ids int64 [n], the token p+1; positions int64 [n]; supervised int64 [s],
+    indices of rows; labels int64 [s], the token p+2; teacher [s, H], the target's last state at
+    p+1; remaining int64 [s], supervised rows after this one in its sample. `answers` holds the
+    number of supervised rows of each sample, `tokens` that of all rows; both without padding.
 
-    Packs are padded to few shapes, since a CPU's matrix kernels are made anew for each: a row of
-    padding belongs to sample -1, and a supervised row of padding has -1 rows remaining.
+    Packs are padded to few shapes, since kernels are made anew for each. A supervised row of
+    padding stands for row 0 and has -1 rows remaining: it sees nothing, and no one sees it.
     """
 
     aux: Tensor
     token_ids: Tensor
     positions: Tensor
-    sample_of_row: Tensor
     supervised: Tensor
     labels: Tensor
     teacher: Tensor
     remaining: Tensor
+    segments: Segments
+    answers: tuple[int, ...]
+    tokens: int
 
     def active(self, step: int) -> Tensor:
         """Which supervised rows have their label at `step` inside their sample, bool [s]."""
         return self.remaining >= step
 
+    def count(self, step: int) -> int:
+        """How many rows are active at `step`."""
+        return sum(max(rows - step, 0) for rows in self.answers)
+
+    def tensors(self) -> list[Tensor]:
+        """All of its tensors."""
+        everything = [*vars(self).values(), self.segments.key_bounds, self.segments.query_bounds]
+        return [each for each in everything if isinstance(each, Tensor)]
+
     def to(self, device: torch.device) -> "Pack":
-        """The pack with every tensor on `device`."""
-        return Pack(**{name: tensor.to(device) for name, tensor in vars(self).items()})
+        """The pack with every tensor on `device`; the host does not wait for pinned memory."""
+
+        def moved(owner: object) -> dict[str, Any]:
+            return {
+                name: value.to(device, non_blocking=True)
+                for name, value in vars(owner).items()
+                if isinstance(value, Tensor) and name != "visible"
+            }
+
+        return replace(self, **moved(self), segments=replace(self.segments, **moved(self.segments)))
 
 
 def supervised_rows(loss_mask: Tensor) -> Tensor:
     """Rows p with tokens p+1 and p+2 both output tokens, int64; from uint8 [t]."""
     mask = loss_mask.bool()
-    return torch.nonzero(mask[1:-1] & mask[2:]).squeeze(1)
+    return torch.nonzero(shifted(mask, 1) & shifted(mask, 2)).squeeze(1)
 
 
-def make_pack(samples: Sequence[Sample], rows_at_least: int = 0) -> Pack:
+def make_pack(samples: Sequence[Sample], rows_at_least: int = 0, pinned: bool = False) -> Pack:
     """Lay `samples` back to back and pad: to `rows_at_least`, and to a multiple of 128 supervised.
 
-    A sample needs at least three tokens to hold a row.
+    A sample needs at least three tokens to hold a row. States are copied once; `pinned` memory is
+    what a GPU can fetch by itself.
     """
-    columns: dict[str, list[Tensor]] = {name: [] for name in Pack.__dataclass_fields__}
-    base = 0
-    for number, sample in enumerate(samples):
-        ids = sample.token_ids.long()
-        rows = max(len(ids) - 2, 0)
-        supervised = supervised_rows(sample.loss_mask)
-        columns["aux"].append(sample.aux[:rows])
-        columns["token_ids"].append(ids[1 : rows + 1])
-        columns["positions"].append(torch.arange(rows))
-        columns["sample_of_row"].append(torch.full((rows,), number))
-        columns["supervised"].append(supervised + base)
-        columns["labels"].append(ids[supervised + 2])
-        columns["teacher"].append(sample.last[supervised + 1])
-        columns["remaining"].append(torch.arange(len(supervised) - 1, -1, -1))
-        base += rows
-    pack = Pack(**{name: torch.cat(parts) for name, parts in columns.items()})
-    found = len(pack.supervised)
-    wanted = -(-max(found, 1) // _SUPERVISED_MULTIPLE) * _SUPERVISED_MULTIPLE
-    return _padded(pack, max(rows_at_least - base, 0), wanted - found)
+    rows = [max(len(sample.token_ids) - 2, 0) for sample in samples]
+    found = [supervised_rows(sample.loss_mask) for sample in samples]
+    answers = tuple(len(each) for each in found)
+    count, supervised = max(sum(rows), rows_at_least), max(sum(answers), 1)
+    supervised = -(-supervised // _SUPERVISED_MULTIPLE) * _SUPERVISED_MULTIPLE
+    starts = [start for start, _ in _spans(rows)]
+    ids = [sample.token_ids.long() for sample in samples]
 
+    def joined(parts: Iterable[Tensor], length: int, padding: int = 0) -> Tensor:
+        out = torch.full((length,), padding)
+        whole = torch.cat([*parts])
+        out[: len(whole)] = whole
+        return out
 
-def _padded(pack: Pack, rows: int, supervised: int) -> Pack:
-    def pad(tensor: Tensor, count: int, value: int = 0) -> Tensor:
-        return torch.cat((tensor, tensor.new_full((count, *tensor.shape[1:]), value)))
-
+    keys, queries = [*rows, count - sum(rows)], [*answers, supervised - sum(answers)]
     return Pack(
-        aux=pad(pack.aux, rows),
-        token_ids=pad(pack.token_ids, rows),
-        positions=pad(pack.positions, rows),
-        sample_of_row=pad(pack.sample_of_row, rows, -1),
-        supervised=pad(pack.supervised, supervised),
-        labels=pad(pack.labels, supervised),
-        teacher=pad(pack.teacher, supervised),
-        remaining=pad(pack.remaining, supervised, -1),
+        aux=_states((s.aux[:n] for s, n in zip(samples, rows, strict=True)), count, pinned),
+        token_ids=joined((shifted(i, 1)[:n] for i, n in zip(ids, rows, strict=True)), count),
+        positions=joined((torch.arange(n) for n in rows), count),
+        supervised=joined((f + s for f, s in zip(found, starts, strict=True)), supervised),
+        labels=joined((shifted(i, 2)[f] for i, f in zip(ids, found, strict=True)), supervised),
+        # Row p learns from the state at p+1, and the last row is two before the end.
+        teacher=_states(
+            (s.last[len(s.last) - n - 1 : -1] for s, n in zip(samples, answers, strict=True)),
+            supervised,
+            pinned,
+        ),
+        remaining=joined((torch.arange(n - 1, -1, -1) for n in answers), supervised, -1),
+        segments=Segments(
+            torch.tensor([0, *accumulate(keys)], dtype=torch.int32),
+            torch.tensor([0, *accumulate(queries)], dtype=torch.int32),
+            max(keys),
+            max(queries),
+            count,
+        ),
+        answers=answers,
+        tokens=sum(rows),
     )
+
+
+def _states(parts: Iterable[Tensor], rows: int, pinned: bool) -> Tensor:
+    some, *others = parts
+    out = torch.empty(rows, some.shape[1], dtype=some.dtype, pin_memory=pinned)
+    end = 0
+    for part in (some, *others):
+        out[end : end + len(part)] = part
+        end += len(part)
+    out[end:] = 0
+    return out
+
+
+def _spans(lengths: Iterable[int]) -> list[tuple[int, int]]:
+    ends = [*accumulate(lengths)]
+    return [*zip([0, *ends], ends, strict=False)]
 
 
 def plan_packs(lengths: Sequence[int], budget: int, seed: int, epoch: int) -> list[list[int]]:

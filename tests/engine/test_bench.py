@@ -97,16 +97,16 @@ def test_layers_that_are_off_by_one_lose_acceptance(
 
 def test_training_resumes_exactly(raised: Raised, tmp_path: Path) -> None:
     """Stop after any step, continue, same weights."""
-    from aerie.train.run import Trainer
+    from aerie.train.trainer import Trainer
 
     whole = raised.draft.with_name("model.safetensors").read_bytes()
     step = Trainer.step
     for stop in (0, 5, 13):
 
-        def stopping(self: Any, number: int, pack: Any, stop: int = stop) -> dict[str, Any]:
+        def stopping(self: Any, number: int, packs: Any, stop: int = stop) -> Any:
             if number == stop:
                 raise KeyboardInterrupt
-            return step(self, number, pack)
+            return step(self, number, packs)
 
         out = tmp_path / str(stop)
         with pytest.MonkeyPatch.context() as patch:

@@ -24,9 +24,10 @@ from aerie.prompts.distinct import rank
 from aerie.prompts.text import prompt_key
 from aerie.responses.requests import sampling
 from aerie.train.model import Draft
-from aerie.train.objective import objective
+from aerie.train.objective import Frozen, objective
 from aerie.train.packing import make_pack
 from aerie.train.tally import walk
+from aerie.train.weights import Weights
 
 GOLDEN = Path(__file__).parents[1] / "fixtures/golden.json"
 
@@ -98,7 +99,10 @@ def draft(folder: Path) -> str:
             parameter.copy_(torch.sin(count + number).reshape(parameter.shape) / 3)
     embedding = torch.cos(torch.arange(17 * 8, dtype=torch.float64)).reshape(17, 8)
     draft_ids = torch.arange(17).where(torch.arange(17) < 12, -1)
-    result = objective(model, embedding, embedding[:12], draft_ids, make_pack(samples()), 3, 0.8)
+    weights = Weights.of(CONFIG, model.state_dict())
+    gradient = Weights.zeros(CONFIG, torch.float64, torch.device("cpu"))
+    frozen = Frozen(embedding, embedding[:12], draft_ids)
+    result = objective(weights, gradient, frozen, make_pack(samples()), 3, 0.8)
     shapes = {name: list(shape) for name, shape in CONFIG.shapes().items()}
     tally = walk([2, 0, 3, 1, 1], 3).as_dict()
     return digest_json([shapes, CONFIG.as_json(), f"{result.loss.item():.9f}", tally])

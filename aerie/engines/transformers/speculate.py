@@ -20,8 +20,7 @@ from aerie.engines.transformers.cache import growing_cache
 from aerie.engines.transformers.taps import Taps
 from aerie.errors import EngineError
 from aerie.files import read_json
-from aerie.train.model import Draft, load_weights
-from aerie.train.objective import attend
+from aerie.train.model import Draft, attend, load_weights
 
 
 @dataclass
@@ -90,7 +89,7 @@ class ServedDraft:
     def _row(self, fused: Tensor, hidden: Tensor, position: int) -> Tensor:
         queries = self.draft.queries(fused, torch.tensor([position]))
         keys, values = self._keys[: position + 1], self._values[: position + 1]
-        return self.draft.finish(hidden, attend(queries, keys, values, None, []))
+        return self.draft.finish(hidden, attend(queries, keys, values))
 
 
 class Speculator:

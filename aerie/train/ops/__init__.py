@@ -1,0 +1,1 @@
+"""What a training step does beside its matrix products; `interface` says what."""

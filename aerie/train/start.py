@@ -1,0 +1,85 @@
+"""What a run starts from: the target's weights that training reads, and a draft at step 0."""
+
+import torch
+from torch import Tensor
+
+from aerie.config import DraftSettings
+from aerie.contracts.draft import DraftConfig
+from aerie.contracts.states import Layers
+from aerie.contracts.vocab import VocabMap
+from aerie.errors import ConfigError
+from aerie.files import read_json
+from aerie.target import Target
+from aerie.target_weights import read_embedding, read_head
+from aerie.train.objective import Frozen
+from aerie.train.weights import Weights
+
+_DEVIATION = 0.02
+_BRANCH_SCALE = 0.2
+
+
+def freeze(target: Target, vocab: VocabMap, dtype: torch.dtype, device: torch.device) -> Frozen:
+    """Read the target's weights that training needs."""
+    ids = torch.from_numpy(vocab.target_ids)
+    draft_ids = torch.full((vocab.vocab_size,), -1, dtype=torch.int64)
+    draft_ids[ids] = torch.arange(len(ids))
+    return Frozen(
+        read_embedding(target).to(device, dtype),
+        read_head(target)[ids].to(device, dtype),
+        draft_ids.to(device),
+    )
+
+
+def draft_config(
+    target: Target, settings: DraftSettings, vocab: VocabMap, layers: Layers
+) -> DraftConfig:
+    """A draft with the target's head shape, RoPE and norm.
+
+    Raises:
+        ConfigError: the target scales its RoPE. The trainer does not, so an engine would turn the
+            draft's keys by other angles than it was trained with.
+    """
+    config = read_json(target.folder / "config.json")
+    heads, rope = config["num_attention_heads"], config["rope_parameters"]
+    if rope["rope_type"] != "default":
+        raise ConfigError(
+            "the trainer knows no scaled RoPE, which this target has",
+            saw=f"rope_type {rope['rope_type']!r} in {target.folder / 'config.json'}",
+            expected="rope_type 'default'",
+            remedy="docs/training.md, under `Not built`",
+        )
+    return DraftConfig(
+        hidden_size=target.hidden_size,
+        intermediate_size=settings.intermediate_size or config["intermediate_size"],
+        heads=heads,
+        kv_heads=config["num_key_value_heads"],
+        head_dim=config.get("head_dim") or target.hidden_size // heads,
+        vocab_size=target.vocab_size,
+        draft_vocab_size=len(vocab.target_ids),
+        max_position=target.max_position,
+        norm_eps=config["rms_norm_eps"],
+        rope=rope,
+        layers=layers,
+    )
+
+
+def new_weights(config: DraftConfig, head: Tensor, seed: int) -> Weights:
+    """Float32 weights at step 0: seeded normal ones around a lens on the target's last captured
+    layer. `head` are the target's rows of the map, [K, H].
+
+    `fc` passes that layer through, the decoder layer adds little to it, and the head is the
+    target's own rows: on little data this is worth half an epoch (docs/draft.md).
+    """
+    weights = Weights.zeros(config, torch.float32, torch.device("cpu"))
+    # Drawn on the CPU, so that a seed means the same draft everywhere.
+    generator = torch.Generator().manual_seed(seed)
+    for view in weights.named.values():
+        if view.dim() == 2:
+            view.normal_(0, _DEVIATION, generator=generator)
+        else:
+            view.fill_(1)
+    weights.fc[:, -config.hidden_size :] += torch.eye(config.hidden_size)
+    weights.o *= _BRANCH_SCALE
+    weights.down *= _BRANCH_SCALE
+    weights.head.copy_(head)
+    return Weights(config, weights.flat.to(head.device))

@@ -1,0 +1,235 @@
+"""The loop of a training run: steps, checkpoints, evaluation. Resumes at any step."""
+
+import logging
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from aerie.config import DraftSettings
+from aerie.contracts.draft import DraftConfig
+from aerie.errors import DataError, EngineError
+from aerie.gates.draft import overfit_one
+from aerie.progress import Progress
+from aerie.train.checkpoint import load_checkpoint, save_checkpoint
+from aerie.train.data import Located, packs_in_order, read_pack, split
+from aerie.train.evaluate import simulate
+from aerie.train.loader import Loader
+from aerie.train.objective import Frozen, objective, teacher_shares
+from aerie.train.optimizer import AdamW, learning_rate
+from aerie.train.packing import Pack
+from aerie.train.ranks import Ranks
+from aerie.train.records import Record, Records
+from aerie.train.schedule import plan_steps
+from aerie.train.start import new_weights
+from aerie.train.stop import Preempted, Stop
+from aerie.train.tally import Tally
+from aerie.train.weights import Weights
+
+log = logging.getLogger("aerie")
+
+_SELF_TEST_RATE = 2e-3
+
+
+class Trainer:
+    """Trains one draft. State that a step depends on is in `optimizer` and `state`."""
+
+    def __init__(
+        self,
+        settings: DraftSettings,
+        config: DraftConfig,
+        frozen: Frozen,
+        samples: Sequence[Located],
+        checkpoints: Path,
+        contract: dict[str, Any],
+        ranks: Ranks,
+    ) -> None:
+        self.settings, self.frozen, self.ranks = settings, frozen, ranks
+        self.training, self.held_out = split(samples, settings.eval_share)
+        self.checkpoints = checkpoints
+        self.weights, self.optimizer = self._start(config)
+        self.gradient = Weights.zeros(config, self.weights.flat.dtype, ranks.device)
+        self.schedule = plan_steps(
+            self.training, settings.pack_tokens, settings.seed, settings.epochs,
+            settings.accumulate * ranks.world,
+        )  # fmt: skip
+        self.state: dict[str, Any] = {
+            "step": 0,
+            "supervised": 0,
+            "skipped": 0,
+            "parts": 1,
+            "records": [],
+            "epochs": [],
+            "contract": contract,
+        }
+        self.records = Records(len(self.schedule))
+
+    def run(self) -> None:
+        """Train to the end of the schedule, from the newest checkpoint that fits.
+
+        Raises:
+            DataError: more steps than `max_skipped` gave a loss or gradient that is not finite.
+            EngineError: one sample alone does not fit into the device's memory.
+            GateError: the draft cannot learn one sample by heart.
+            Preempted: the process was told to end; a checkpoint is written.
+        """
+        contract = self.state["contract"]
+        resumed = load_checkpoint(self.checkpoints, contract, self.optimizer)
+        if resumed is None:
+            self.self_test()
+        self.state.update(resumed or {})
+        with Progress("draft", len(self.schedule), "steps", "tokens") as progress, Stop() as stop:
+            progress.skip(self.state["step"])
+            while self.state["step"] < len(self.schedule):
+                try:
+                    self._run(progress, stop)
+                except torch.OutOfMemoryError as error:
+                    self._lower_budget(error)
+
+    def _run(self, progress: Progress, stop: Stop) -> None:
+        ranks, first = self.ranks, self.state["step"]
+        plan = [step.of(ranks.rank, ranks.world, self.state["parts"]) for step in self.schedule]
+        budget = -(-self.settings.pack_tokens // self.state["parts"])
+        loader = Loader(plan[first:], budget, ranks.device)
+        for number, packs in enumerate(loader, start=first):
+            self.records.add(self.step(number, packs), self.schedule[number])
+            self.state["step"] = number + 1
+            self.state["supervised"] += self.schedule[number].count(0)
+            ends_epoch = self._ends_epoch(number)
+            if ends_epoch:
+                self.state["epochs"].append(self.evaluate(self.schedule[number].epoch))
+            due = (number + 1) % self.settings.checkpoint_every == 0
+            # Several ranks vote, which waits for the device, so they do it when they read anyway.
+            stopping = (ranks.world == 1 or self.records.full) and stop.asked(ranks)
+            if self.records.full or ends_epoch or due or stopping:
+                self._read_records()
+            if ends_epoch or due or stopping:
+                self._save()
+            if stopping:
+                raise Preempted(number + 1)
+            progress.advance(1, self.schedule[number].tokens, self.records.note)
+        log.info("waited %.1f s for data", loader.waited)
+
+    def step(self, number: int, packs: Sequence[Pack]) -> Record:
+        """One optimizer step; nothing is read back from the device."""
+        settings, frozen = self.settings, self.frozen
+        counts = [self.schedule[number].count(step) for step in range(settings.steps)]
+        rate = learning_rate(
+            settings.learning_rate, settings.warmup_share, number, len(self.schedule)
+        )
+        figures: list[Tensor] = []
+        total = self.gradient.flat
+        for pack in packs:
+            result = objective(
+                self.weights, self.gradient, frozen, pack, settings.steps, settings.decay, counts
+            )
+            if len(packs) > 1:
+                # Summed in float32: a sum in bf16 would round once for each pack.
+                if figures:
+                    total.add_(self.gradient.flat)
+                else:
+                    total = self.gradient.flat.to(torch.float32, copy=True)
+            figures.append(result.figures())
+        if not packs:
+            total.zero_()
+            figures.append(torch.zeros(1 + 2 * settings.steps, device=self.ranks.device))
+        summed = torch.stack(figures).sum(0)
+        self.ranks.sum_(total)
+        self.ranks.sum_(summed)
+        norm, taken = self.optimizer.step(total, summed[0], rate)
+        return Record(number + 1, rate, counts, torch.cat((torch.stack((norm, taken)), summed)))
+
+    def self_test(self) -> None:
+        """Stop before the first step if the draft cannot learn the median sample by heart."""
+        median = sorted(self.training, key=lambda sample: sample.rows)[len(self.training) // 2]
+        pack = read_pack([median]).to(self.ranks.device)
+        real = sum(pack.answers)
+        entropy = torch.special.entr(teacher_shares(self.frozen.head, pack)[:real]).sum(-1).mean()
+        weights, optimizer = self._start(self.weights.config)
+
+        def excess() -> float:
+            result = objective(weights, self.gradient, self.frozen, pack, 1, 1.0)
+            optimizer.step(self.gradient.flat, result.loss, _SELF_TEST_RATE)
+            return float(result.loss - entropy)
+
+        overfit_one(excess)
+
+    def evaluate(self, epoch: int) -> dict[str, Any]:
+        """Simulated accept length on the held-out samples, overall and per dataset."""
+        settings, frozen, ranks = self.settings, self.frozen, self.ranks
+        mine = self.held_out[ranks.rank :: ranks.world]
+        packs = (pack.to(ranks.device) for pack in packs_in_order(mine, settings.pack_tokens))
+        walks = simulate(self.weights, frozen.embedding, frozen.draft_ids, packs, settings.steps)
+        overall = Tally(settings.steps)
+        datasets: dict[str, Tally] = {}
+        named = [(sample.dataset, tally) for sample, tally in zip(mine, walks, strict=True)]
+        for dataset, tally in chain.from_iterable(ranks.gather(named)):
+            overall.add(tally)
+            datasets.setdefault(dataset, Tally(settings.steps)).add(tally)
+        log.info(
+            "epoch %d: simulated accept length %.3f on %d held-out samples",
+            epoch + 1, overall.accept_length, overall.samples,
+        )  # fmt: skip
+        return {
+            "epoch": epoch + 1,
+            "overall": overall.as_dict(),
+            "datasets": {name: tally.as_dict() for name, tally in sorted(datasets.items())},
+        }
+
+    def _start(self, config: DraftConfig) -> tuple[Weights, AdamW]:
+        settings = self.settings
+        master = new_weights(config, self.frozen.head, settings.seed)
+        dtype = getattr(torch, settings.dtype)
+        # Products in float32 multiply the master itself.
+        weights = Weights(config, master.flat.to(dtype))
+        optimizer = AdamW(
+            master.flat, weights.flat, settings.betas, settings.weight_decay, settings.clip
+        )
+        return weights, optimizer
+
+    def _ends_epoch(self, number: int) -> bool:
+        last = number + 1 == len(self.schedule)
+        return last or self.schedule[number + 1].epoch != self.schedule[number].epoch
+
+    def _read_records(self) -> None:
+        """Read the figures of the steps since the last time; they are waited for here."""
+        fresh, skipped = self.records.read(self._ends_epoch)
+        self.state["records"] += fresh
+        self.state["skipped"] += len(skipped)
+        for number in skipped:
+            names = [sample.id for pack in self.schedule[number - 1].packs for sample in pack]
+            log.warning("step %d skipped, it was not finite; its samples: %s", number, names)
+        if self.state["skipped"] > self.settings.max_skipped:
+            raise DataError(
+                "too many steps gave a loss or a gradient that is not finite",
+                saw=f"{self.state['skipped']} steps; the log names their samples",
+                expected=f"at most {self.settings.max_skipped} (`max_skipped` of the draft)",
+                remedy="run `make verify`; then lower `learning_rate` or `clip` of the draft",
+            )
+
+    def _save(self) -> None:
+        if self.ranks.leads:
+            save_checkpoint(
+                self.checkpoints, self.state["step"], self.optimizer, self.state,
+                self.settings.keep_checkpoints,
+            )  # fmt: skip
+        self.ranks.wait()
+
+    def _lower_budget(self, error: torch.OutOfMemoryError) -> None:
+        """Halve the packs and take two to a step: the same step, in less memory."""
+        if self.state["parts"] > 1:
+            raise EngineError(
+                "the device has too little memory for half a pack",
+                saw=str(error).splitlines()[0],
+                expected=f"room for {self.settings.pack_tokens // 2:,} tokens",
+                remedy="lower `pack_tokens` of the draft, and raise `accumulate` as much",
+            ) from error
+        self.state["parts"] = 2
+        log.warning(
+            "out of memory: packs are cut to %d tokens from here on, two to a step",
+            self.settings.pack_tokens // 2,
+        )
+        torch.cuda.empty_cache()

@@ -1,0 +1,250 @@
+"""The training loop: what it skips, where it stops, and that parts and ranks change nothing."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from aerie.config import DraftSettings
+from aerie.contracts.draft import DraftConfig
+from aerie.contracts.states import Layers, Sample, StatesWriter, write_index
+from aerie.errors import DataError, EngineError
+from aerie.train.checkpoint import load_checkpoint
+from aerie.train.data import Located, locate
+from aerie.train.loader import Loader
+from aerie.train.objective import Frozen
+from aerie.train.packing import Pack
+from aerie.train.ranks import Ranks, join
+from aerie.train.schedule import plan_steps
+from aerie.train.stop import Preempted
+from aerie.train.trainer import Trainer
+
+VOCAB, MAP = 60, 32
+CONFIG = DraftConfig(
+    hidden_size=32,
+    intermediate_size=48,
+    heads=4,
+    kv_heads=2,
+    head_dim=8,
+    vocab_size=VOCAB,
+    draft_vocab_size=MAP,
+    max_position=128,
+    norm_eps=1e-5,
+    rope={"rope_theta": 10000.0, "rope_type": "default"},
+    layers=Layers((1, 2, 3)),
+)
+SETTINGS = DraftSettings(
+    steps=2, epochs=2, learning_rate=0.01, pack_tokens=128, eval_share=0.2, dtype="float32",
+    checkpoint_every=3, keep_checkpoints=3,
+)  # fmt: skip
+ALONE = Ranks(0, 1, torch.device("cpu"))
+
+
+def write_samples(folder: Path, count: int = 40) -> list[Located]:
+    """States of a target that counts in fives, in a part of one file."""
+    generator = torch.Generator().manual_seed(0)
+    states = torch.randn(VOCAB, CONFIG.hidden_size, generator=generator)
+    lengths = [int(torch.randint(12, 40, (), generator=generator)) for _ in range(count)]
+    index = folder / "states/tiny/000/index.json"
+    file = index.parent / "00000.safetensors"
+    with StatesWriter(file, lengths, CONFIG.aux_width, CONFIG.hidden_size, "key") as writer:
+        for length in lengths:
+            start = int(torch.randint(MAP, (), generator=generator))
+            ids = ((start + 5 * torch.arange(length)) % MAP).int()
+            last = states[(ids.long() + 5) % MAP].bfloat16()
+            mask = torch.tensor([0] * 5 + [1] * (length - 5), dtype=torch.uint8)
+            writer.add(Sample(ids, mask, last.repeat(1, 3), last))
+    write_index(index, {file.name: [f"s{n}.0" for n in range(count)]}, CONFIG.layers, {}, {})
+    return locate([index])
+
+
+def make_trainer(
+    folder: Path, samples: Sequence[Located], ranks: Ranks = ALONE, **changes: Any
+) -> Trainer:
+    generator = torch.Generator().manual_seed(0)
+    states = torch.randn(VOCAB, CONFIG.hidden_size, generator=generator)
+    ids = torch.arange(VOCAB)
+    frozen = Frozen(states, states[:MAP] * 0.3, torch.where(ids < MAP, ids, -1))
+    settings = SETTINGS.model_copy(update=changes)
+    contract = {"settings": settings.model_dump(mode="json")}
+    return Trainer(settings, CONFIG, frozen, samples, folder / "checkpoints", contract, ranks)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Work this small is slower on two threads, and much slower where others use them too."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def samples(tmp_path: Path) -> list[Located]:
+    return write_samples(tmp_path)
+
+
+def test_a_run_learns_and_keeps_its_last_checkpoints(
+    samples: list[Located], tmp_path: Path
+) -> None:
+    trainer = make_trainer(tmp_path, samples, epochs=4)
+    trainer.run()
+    losses = [record["loss"] for record in trainer.state["records"]]
+    assert sum(losses[-3:]) < 0.7 * sum(losses[:3])
+    assert trainer.state["epochs"][-1]["overall"]["accept_length"] > 1.5
+    kept = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert len(kept) == 3 and kept[-1] == f"step-{len(trainer.schedule):06d}"
+
+
+def test_a_step_that_is_not_finite_is_skipped_counted_and_named(
+    samples: list[Located], tmp_path: Path, caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    trainer = make_trainer(tmp_path, samples)
+    spoil(monkeypatch, {2})
+    with caplog.at_level("WARNING", logger="aerie"):
+        trainer.run()
+    assert trainer.state["skipped"] == 1
+    assert float(trainer.optimizer.taken) == len(trainer.schedule) - 1
+    assert torch.isfinite(trainer.optimizer.master).all()
+    named = trainer.schedule[2].packs[0][0].id
+    assert "step 3 skipped" in caplog.text and named in caplog.text
+    assert all(record["step"] != 3 for record in trainer.state["records"])
+
+
+def test_too_many_skipped_steps_stop_the_run(
+    samples: list[Located], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoil(monkeypatch, {1, 2, 3, 4})
+    with pytest.raises(DataError, match="max_skipped"):
+        make_trainer(tmp_path, samples, max_skipped=2).run()
+
+
+def spoil(patch: pytest.MonkeyPatch, numbers: set[int]) -> None:
+    """Put infinities into the states of some steps."""
+    step = Trainer.step
+
+    def spoilt(self: Trainer, number: int, packs: Sequence[Pack]) -> Any:
+        if number in numbers:
+            packs[0].aux[0] = float("inf")
+        return step(self, number, packs)
+
+    patch.setattr(Trainer, "step", spoilt)
+
+
+def test_sigterm_writes_a_checkpoint_and_a_second_run_ends_with_the_same_weights(
+    samples: list[Located], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = make_trainer(tmp_path / "whole", samples)
+    whole.run()
+    step = Trainer.step
+
+    def ended(self: Trainer, number: int, packs: Sequence[Pack]) -> Any:
+        if number == 4:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step(self, number, packs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "step", ended)
+        with pytest.raises(Preempted):
+            make_trainer(tmp_path / "parts", samples).run()
+    assert (tmp_path / "parts/checkpoints/step-000005").is_dir()
+    second = make_trainer(tmp_path / "parts", samples)
+    second.run()
+    assert torch.equal(second.optimizer.master, whole.optimizer.master)
+    assert second.state["records"] == whole.state["records"]
+
+
+def test_out_of_memory_halves_the_packs_once_and_takes_the_same_steps(
+    samples: list[Located], tmp_path: Path, caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    whole = make_trainer(tmp_path / "whole", samples)
+    whole.run()
+    step = Trainer.step
+
+    def limited(self: Trainer, number: int, packs: Sequence[Pack]) -> Any:
+        if any(len(pack.token_ids) > 100 for pack in packs):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return step(self, number, packs)
+
+    monkeypatch.setattr(Trainer, "step", limited)
+    halved = make_trainer(tmp_path / "halved", samples)
+    with caplog.at_level("WARNING", logger="aerie"):
+        halved.run()
+    assert caplog.text.count("packs are cut to 64 tokens") == 1
+    torch.testing.assert_close(
+        halved.optimizer.master, whole.optimizer.master, rtol=1e-3, atol=1e-4
+    )
+
+
+def test_memory_for_less_than_half_a_pack_is_an_error_with_a_remedy(
+    samples: list[Located], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(self: Trainer, number: int, packs: Sequence[Pack]) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Trainer, "step", none_left)
+    with pytest.raises(EngineError, match="lower `pack_tokens`"):
+        make_trainer(tmp_path, samples).run()
+
+
+def test_the_loader_yields_every_sample_in_the_order_of_the_plan(samples: list[Located]) -> None:
+    steps = plan_steps(samples, 128, 3, 1, 2)
+    plan = [step.of(0, 1, 1) for step in steps]
+    loader = Loader(plan, 128, ALONE.device)
+    seen = [[pack.answers for pack in packs] for packs in loader]
+    assert seen == [[tuple(s.answer for s in pack) for pack in packs] for packs in plan]
+    assert sum(len(answers) for step in seen for answers in step) == len(samples)
+
+
+def test_ranks_share_the_packs_of_a_step(samples: list[Located]) -> None:
+    for step in plan_steps(samples, 128, 0, 1, 3):
+        shares = [pack for rank in range(3) for pack in step.of(rank, 3, 1)]
+        assert shares == list(step.packs)
+        halves = [part for rank in range(3) for part in step.of(rank, 3, 2)]
+        assert [s for part in halves for s in part] == [s for pack in step.packs for s in pack]
+
+
+def test_a_loader_that_fails_says_so(samples: list[Located]) -> None:
+    gone = Located("x.0", "tiny", samples[0].file.with_name("gone.safetensors"), 0, 5, 3)
+    with pytest.raises(Exception, match="not a whole states file"):
+        next(iter(Loader([[(gone,)]], 128, ALONE.device)))
+
+
+def test_two_ranks_take_the_same_steps_as_one(samples: list[Located], tmp_path: Path) -> None:
+    """Two processes over gloo, one pack each, against one that accumulates two."""
+    whole = make_trainer(tmp_path / "whole", samples, accumulate=2)
+    whole.run()
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+        "--no-python", sys.executable, str(Path(__file__).resolve()), str(tmp_path),
+    ]  # fmt: skip
+    root = str(Path(__file__).resolve().parents[2])
+    environment = os.environ | {"PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
+    subprocess.run(command, env=environment, check=True, timeout=240, capture_output=True)
+    other = make_trainer(tmp_path / "ranks", samples)
+    state = load_checkpoint(
+        tmp_path / "ranks/checkpoints", other.state["contract"], other.optimizer
+    )
+    assert state is not None and state["step"] == len(whole.schedule)
+    for one, two in zip(whole.state["records"], state["records"], strict=True):
+        assert two["loss"] == pytest.approx(one["loss"], rel=1e-4)
+        assert two["supervised"] == one["supervised"]
+    assert state["epochs"] == whole.state["epochs"]
+
+
+def _as_a_rank(folder: Path) -> None:
+    with join() as ranks:
+        found = locate([folder / "states/tiny/000/index.json"])
+        make_trainer(folder / "ranks", found, ranks).run()
+
+
+if __name__ == "__main__":
+    _as_a_rank(Path(sys.argv[1]))
