@@ -7,6 +7,8 @@
 #   CORES    cores that local jobs share                              (all)
 #   GPUS     GPUs that local jobs share                               (1)
 #   MEM_MB   memory that local jobs share, in MB                      (what is free, 4000 at least)
+#   IMAGES   which images `images` builds                             (all)
+#   RUNTIME  what it builds them for: apptainer or docker             (apptainer, where there is one)
 #   PROFILE  how jobs run: a folder or file under profiles/           (profiles/default)
 #   ARGS     anything else that Snakemake or pytest shall be told
 #
@@ -29,6 +31,7 @@ PROFILE ?= profiles/default
 ARGS ?=
 
 VENV := .venv
+SGLANG_VENV := .venv-sglang
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 RULES := Snakefile rules
@@ -39,8 +42,12 @@ export TOKENIZERS_PARALLELISM := false
 
 # Commands that other commands start (python, shfmt, snakemake) are found in the environment too.
 RUN = PATH="$(CURDIR)/$(BIN):$$PATH"
-SNAKEMAKE = $(BIN)/snakemake --workflow-profile $(PROFILE) --logger aerie --cores $(CORES) \
-  --resources gpu=$(GPUS) mem_mb=$(MEM_MB) --configfile
+SNAKEMAKE = $(BIN)/snakemake --workflow-profile $(PROFILE) --logger aerie $(LIMITS) --configfile
+
+# A profile with a program `launch` runs jobs elsewhere: what this machine has must not bound them.
+LAUNCH := $(wildcard $(PROFILE)/launch)
+LIMITS = $(if $(LAUNCH),,--cores $(CORES) --resources gpu=$(GPUS) mem_mb=$(MEM_MB))
+READY := $(VENV)/run.done $(if $(LAUNCH),$(VENV)/slurm.done)
 
 # One build at a time in a folder. Snakemake's own lock outlives a kill; this one ends with the last
 # process of the build, jobs included, so that a second run neither fails nor meets the first one's.
@@ -56,19 +63,31 @@ help: ## explain the targets
 	  /^[a-z-]+:.*## / {printf "  \033[36mmake %-14s\033[0m %s\n", $$1, $$2}' Makefile
 	@printf '\nVariables (PYTHON, CONFIG, CORES, GPUS, ...) are explained at the top of the Makefile.\n'
 
-demo: $(VENV)/run.done ## the whole workflow on a small real model: minutes on a laptop
-	@export HF_HUB_OFFLINE=1; $(LOCKED) $(SNAKEMAKE) demo/config.yaml --nolock $(ARGS)
+demo: $(READY) ## the whole workflow on a small real model: minutes on a laptop
+	@export HF_HUB_OFFLINE=1; $(LOCKED) $(LAUNCH) $(SNAKEMAKE) demo/config.yaml --nolock $(ARGS)
 	@$(BIN)/python scripts/summary.py --bench results/demo/bench/*/*.json \
 	  --report results/demo/report/index.html
 
-all: $(VENV)/run.done config-exists ## build the draft that CONFIG describes
-	@$(LOCKED) $(SNAKEMAKE) $(CONFIG) --nolock $(ARGS)
+# A server, where the engine is one, loads the target once a phase: scripts/phases.
+PHASES = $(LOCKED) scripts/phases $(CONFIG) $(patsubst $(BIN)/%,%,$(SNAKEMAKE)) $(CONFIG) --nolock $(ARGS)
+
+all: $(READY) config-exists ## build the draft that CONFIG describes
+	@$(if $(LAUNCH),$(LOCKED) $(LAUNCH) $(SNAKEMAKE) $(CONFIG) --nolock $(ARGS),$(PHASES))
+
+docker-all: $(VENV)/run.done config-exists ## the same inside Docker images (make images RUNTIME=docker)
+	@export RUNTIME=docker; $(PHASES)
+
+doctor: $(VENV)/run.done config-exists ## whether this machine can do it: GPUs, disk, Hub, limits
+	@$(BIN)/python -m aerie doctor --config $(CONFIG)
+
+lock-check: $(VENV)/run.done config-exists ## whether every input is still what the build's lock says
+	@$(BIN)/python -m aerie lock --check --config $(CONFIG)
 
 # Reads what is there and changes no artifact, so it may look in while a build runs.
-plan: $(VENV)/run.done config-exists ## what CONFIG needs and whether it fits: tokens, TB, GPU-hours
+plan: $(READY) config-exists ## what CONFIG needs and whether it fits: tokens, TB, GPU-hours
 	@$(RUN) $(SNAKEMAKE) $(CONFIG) --nolock --force $(ARGS) -- plan
 
-dry-run: $(VENV)/run.done config-exists ## what `make all` would run, and why (CONFIG=demo/config.yaml)
+dry-run: $(READY) config-exists ## what `make all` would run, and why (CONFIG=demo/config.yaml)
 	@$(RUN) $(SNAKEMAKE) $(CONFIG) --dry-run $(ARGS)
 	@printf 'What follows a selection is listed when the selection has been made.\n'
 
@@ -105,6 +124,16 @@ test-workflow: $(VENV)/dev.done ## tests of the rules: which jobs run, and when 
 test-engine: $(VENV)/dev.done ## tests with the demo's real model, and of the report in a browser
 	@$(PYTEST) tests/engine $(ARGS)
 
+test-sglang: $(VENV)/dev.done $(SGLANG_VENV)/done ## tests against real SGLang servers on the CPU
+	@$(PYTEST) tests/sglang $(ARGS)
+
+test-cluster: $(VENV)/dev.done $(VENV)/slurm.done ## starts a SLURM of one node and builds through the profile
+	@tests/cluster/install
+	@$(PYTEST) tests/cluster $(ARGS)
+
+test-containers: $(VENV)/dev.done ## builds an image without a registry and runs the demo's phases in it
+	@AERIE_REQUIRED=containers $(PYTEST) tests/containers $(ARGS)
+
 PYTEST = HF_HUB_OFFLINE=1 $(RUN) $(BIN)/python -m pytest
 
 lint: $(VENV)/dev.done ## everything that a reviewer should not have to say
@@ -113,11 +142,19 @@ lint: $(VENV)/dev.done ## everything that a reviewer should not have to say
 	$(BIN)/mypy
 	$(RUN) $(BIN)/snakefmt --check $(RULES)
 	$(BIN)/snakemake --lint --configfile demo/config.yaml
+	$(BIN)/python -m aerie images lock --check
 
 format: $(VENV)/dev.done ## rewrite Python and rules in the one style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(RUN) $(BIN)/snakefmt $(RULES)
+
+##@ Containers
+images: $(VENV)/run.done ## build the images for containers (IMAGES="cpu train serve", RUNTIME=docker)
+	@$(BIN)/python -m aerie images build $(IMAGES) $(if $(RUNTIME),--runtime $(RUNTIME)) $(ARGS)
+
+images-lock: $(VENV)/run.done ## write containers/images.lock.yaml: recipes, and what registries say
+	@$(BIN)/python -m aerie images lock $(ARGS)
 
 ##@ Environment
 setup: $(VENV)/run.done $(BIN)/aerie ## the Python environment in .venv (the targets above call it)
@@ -136,9 +173,22 @@ $(VENV)/run.done: requirements/run.txt requirements/demo.txt
 	@touch $@
 	@echo 'setup: done'
 
+$(VENV)/slurm.done: $(VENV)/run.done requirements/slurm.txt
+	@echo 'setup: packages for SLURM'
+	@$(PIP) install -qq -r requirements/slurm.txt
+	@touch $@
+
 $(VENV)/dev.done: $(VENV)/run.done requirements/dev.txt
 	@echo 'setup: packages for tests and lint'
 	@$(PIP) install -qq -r requirements/dev.txt
+	@touch $@
+
+# Python 3.11 to 3.13 again; what SGLang asks for and its code for the CPU never calls is left out.
+$(SGLANG_VENV)/done: requirements/sglang.txt
+	@$(CHECK_PYTHON)
+	@echo 'setup: $(SGLANG_VENV), the packages of SGLang: minutes and 3 GB the first time'
+	@$(PYTHON) -m venv $(SGLANG_VENV)
+	@$(SGLANG_VENV)/bin/python -m pip --disable-pip-version-check install -qq --no-deps -r $<
 	@touch $@
 
 # `aerie COMMAND` beside python: a link into this checkout, since nothing is installed.
@@ -164,5 +214,5 @@ config-exists:
 	  echo '$(CONFIG) does not exist; name a configuration: make all CONFIG=demo/config.yaml' >&2; \
 	  exit 1; }
 
-.PHONY: help demo all plan dry-run scout verify clean test test-unit test-workflow test-engine lint format setup \
+.PHONY: help demo all scaling map-study docker-all doctor lock-check images images-lock test-cluster test-containers plan dry-run scout verify clean test test-unit test-workflow test-engine test-sglang lint format setup \
   setup-dev config-exists

@@ -14,11 +14,11 @@ if "work" not in config:
 
 
 include: "rules/common.smk"
+include: "rules/images.smk"
 
 
-# Used under `--sdm apptainer` and nowhere else. Its definition arrives with step 6: until then the
-# pinned requirements of `make setup` are what rules run in.
-container: "containers/aerie.sif"
+# Used under `--sdm apptainer` and nowhere else: docs/containers.md.
+container: image()
 
 
 pathvars:
@@ -43,7 +43,9 @@ include: "rules/vocab.smk"
 include: "rules/states.smk"
 include: "rules/draft.smk"
 include: "rules/bench.smk"
+include: "rules/scaling.smk"
 include: "rules/report.smk"
+include: "rules/phases.smk"
 
 
 localrules:

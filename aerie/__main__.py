@@ -9,9 +9,14 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from aerie import command
+from aerie.bench.commands import add_commands as add_bench_commands
 from aerie.config import ROOT, Config, load
 from aerie.contracts.sidecar import read_sidecar
-from aerie.files import replacing
+from aerie.doctor.run import run_doctor
+from aerie.files import replacing, write_json
+from aerie.images.commands import add_commands as add_image_commands
+from aerie.images.lockfile import digests, read_images
+from aerie.lock import differences, digest_settings, git_commit, lock, read_lock
 from aerie.prompts.adapters import adapter
 from aerie.prompts.contamination import Contamination
 from aerie.prompts.inspect import Judge, limits_of, normalise_file
@@ -50,8 +55,11 @@ def _verify(options: argparse.Namespace) -> None:
 
 
 def _config(options: argparse.Namespace) -> None:
-    load(options.file)
-    Console().print("OK")
+    config = load(options.file)
+    if options.show:
+        print(getattr(config, options.show))
+    else:
+        Console().print("OK")
 
 
 def _schema(options: argparse.Namespace) -> None:
@@ -60,6 +68,38 @@ def _schema(options: argparse.Namespace) -> None:
         return
     with replacing(SCHEMA) as scratch:
         scratch.write_text(schema_text(), encoding="utf-8")
+
+
+def _doctor(options: argparse.Namespace) -> None:
+    run_doctor(load(options.config))
+
+
+def _lock(options: argparse.Namespace) -> None:
+    config = load(options.config)
+    work = ROOT / config.work
+    now = lock(
+        work / "target/target.json",
+        [work / f"prompts/{name}/selection.json" for name in config.datasets],
+        [work / f"candidates/{name}/candidates.json" for name in config.datasets],
+        [ROOT / "requirements/run.txt"],
+        images=digests(read_images()),
+        settings=digest_settings(config),
+        commit=git_commit(ROOT),
+    )
+    path = options.file or work / "lock.json"
+    console = Console(highlight=False)
+    if not options.check:
+        write_json(path, now)
+        console.print(f"wrote {path}", markup=False, soft_wrap=True)
+        return
+    table = Table("input", Column("locked", overflow="fold"), Column("now", overflow="fold"))
+    for place, locked, found in differences(read_lock(path), now):
+        table.add_row(place, str(locked), str(found))
+    if table.row_count:
+        console.print(table)
+        console.print(f"{table.row_count} inputs are not what {path} says", soft_wrap=True)
+        sys.exit(1)
+    console.print(f"every input is what {path} says", soft_wrap=True)
 
 
 def _states_ls(options: argparse.Namespace) -> None:
@@ -72,6 +112,12 @@ def _states_ls(options: argparse.Namespace) -> None:
     console.print(table)
     facts = {**index["counts"], **index["layers"], **index["provenance"]}
     console.print("\n".join(f"{name}: {value}" for name, value in facts.items()), markup=False)
+
+
+def _with_server(options: argparse.Namespace) -> None:
+    from aerie.engines.sglang.hold import with_server
+
+    sys.exit(with_server(options.phase, load(options.config), ROOT, options.command))
 
 
 def _adapters(options: argparse.Namespace) -> None:
@@ -149,19 +195,40 @@ def _parser() -> argparse.ArgumentParser:
     result.prog = "aerie"
     commands = result.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_prompt_commands(commands)
+    add_image_commands(commands)
+    add_bench_commands(commands)
 
     each = commands.add_parser("verify", help="read every artifact again, name what is damaged")
     each.add_argument("work", type=Path, help="the `work` folder of the configuration")
     each.add_argument("--repair", action="store_true", help="remove what is damaged")
     each.set_defaults(main=_verify)
 
+    each = commands.add_parser("doctor", help="check that this machine can do a build")
+    each.add_argument("--config", type=Path, default=Path("config.yaml"))
+    each.set_defaults(main=_doctor)
+
+    each = commands.add_parser("lock", help="write every input of a build, pinned, or check it")
+    each.add_argument("file", type=Path, nargs="?", help="default: lock.json in the work folder")
+    each.add_argument("--config", type=Path, default=Path("config.yaml"))
+    each.add_argument("--check", action="store_true", help="compare instead; exit 1 if it differs")
+    each.set_defaults(main=_lock)
+
     each = commands.add_parser("config", help="check a configuration")
     each.add_argument("file", type=Path)
+    each.add_argument("--show", choices=("engine", "work"), help="print this of it instead")
     each.set_defaults(main=_config)
 
     each = commands.add_parser("schema", help="print the JSON Schema of the configuration")
     each.add_argument("--write", action="store_true", help=f"write {SCHEMA.relative_to(ROOT)}")
     each.set_defaults(main=_schema)
+
+    each = commands.add_parser(
+        "with-server", help="run a command beside one SGLang server for a whole phase"
+    )
+    each.add_argument("phase", choices=("responses", "states"))
+    each.add_argument("--config", type=Path, default=Path("config.yaml"))
+    each.add_argument("command", nargs="+", metavar="COMMAND", help="after `--`, with its options")
+    each.set_defaults(main=_with_server)
 
     each = commands.add_parser("states", help="look into states")
     actions = each.add_subparsers(required=True, metavar="ACTION")

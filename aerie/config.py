@@ -4,43 +4,23 @@ The models below are the schema; `schemas/config.schema.json` is written from th
 Each script receives one section as JSON, so that a job goes stale with its own section alone.
 """
 
-import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    JsonValue,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-)
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
 from aerie.config_errors import describe
+from aerie.engines.sglang.settings import SglangSettings
 from aerie.errors import ConfigError
+from aerie.scaling.settings import MapStudySettings, ScalingSettings
+from aerie.section import Section
+from aerie.section import key as _field
 
 ROOT = Path(__file__).resolve().parent.parent
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 Mode = Literal["thinking", "instant"]
-
-
-def _field(default: Any, description: str, remedy: str | None = None, **limits: Any) -> Any:
-    extra: dict[str, JsonValue] = {"remedy": remedy} if remedy else {}
-    return Field(default, description=description, json_schema_extra=extra, **limits)
-
-
-class Section(BaseModel):
-    """A part of the configuration. Unknown keys are errors: a typo must not fall back silently."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    def as_json(self) -> str:
-        """The section with its defaults as canonical JSON: what a rule passes to its script."""
-        return json.dumps(self.model_dump(mode="json"), sort_keys=True)
 
 
 class PackageSource(Section):
@@ -107,6 +87,9 @@ class DatasetSettings(Section):
         "share of the prompts that the target thinks about before it answers; default: prompts.*",
         ge=0,
         le=1,
+    )
+    max_new_tokens: int | None = _field(
+        None, "tokens of an answer at most; default: responses.max_new_tokens", ge=2
     )
     max_rejected_share: float = _field(
         0.5,
@@ -253,9 +236,22 @@ class BenchSettings(Section):
     prompts_per_domain: int | None = _field(None, "prompts used of each domain; default all", ge=1)
     repeats: int = _field(3, "timed passes, with and without the draft in turn", ge=1)
     timed_prompts: int = _field(16, "prompts of a timed pass", ge=1)
+    concurrency: tuple[int, ...] = _field(
+        (1, 8, 32), "requests in flight of a timed pass; engine sglang", min_length=1
+    )
+    chains: tuple[int, ...] = _field(
+        (), "more draft tokens of a round to try; each starts a server; engine sglang"
+    )
     min_accept_length: float = _field(1.05, "the accept gate", ge=1)
     simulated_tolerance: float = _field(
         0.25, "largest distance between the served and the simulated accept length", gt=0
+    )
+    goal_accept_length: float | None = _field(
+        None, "the accept length that the build is for (Kimi-K2.5: 3.0)", ge=1
+    )
+    max_compression: float = _field(6.0, "answers that compress better do not count", gt=1)
+    min_distinct: float = _field(
+        0.2, "answers whose share of distinct 4-grams is lower do not count", ge=0, le=1
     )
 
 
@@ -331,6 +327,7 @@ class Config(Section):
     work: str = _field(..., "folder of everything that the build makes")
     seed: int = _field(0, "seed of selection and sampling")
     engine: Literal["transformers", "sglang"] = _field("transformers", "what runs the target")
+    sglang: SglangSettings = SglangSettings()
     target: TargetSettings
     datasets: dict[Name, DatasetSettings] = _field(..., "the mix", min_length=1)
     prompts: PromptsSettings = PromptsSettings()
@@ -340,8 +337,19 @@ class Config(Section):
     states: StatesSettings = StatesSettings()
     drafts: dict[Name, DraftSettings] = _field({"main": DraftSettings()}, "runs", min_length=1)
     bench: BenchSettings
+    scaling: ScalingSettings = ScalingSettings()
+    map_study: MapStudySettings = MapStudySettings()
     plan: PlanSettings = PlanSettings()
     scout: ScoutSettings = ScoutSettings()
+
+    def responses_of(self, dataset: str) -> ResponsesSettings:
+        """How the target answers the prompts of one dataset."""
+        own = self.datasets[dataset].max_new_tokens
+        return (
+            self.responses
+            if own is None
+            else self.responses.model_copy(update={"max_new_tokens": own})
+        )
 
 
 def validate(data: Any, text: str = "", source: str = "the configuration") -> Config:

@@ -1,16 +1,22 @@
 """The lock: one file with every input of a build pinned. It holds no time, host or path."""
 
-import re
-from collections.abc import Iterator, Sequence
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from aerie.config import Config
 from aerie.contracts import VERSIONS
 from aerie.contracts.sidecar import read_sidecar
-from aerie.errors import ConfigError, ContractError
+from aerie.errors import ContractError
 from aerie.files import digest_json, read_json, write_json
+from aerie.pins import read_pins
 
-_PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?\s*==\s*([^\s;#*]+)$")
+UNKNOWN_COMMIT = "unknown"
+# What decides a build's content, beside the datasets, which the lock names one by one.
+_SECTIONS = (
+    "seed", "engine", "prompts", "licences", "responses", "vocab", "states", "drafts", "bench",
+)  # fmt: skip
 
 
 def write_lock(
@@ -19,69 +25,123 @@ def write_lock(
     candidates: Sequence[Path],
     requirements: Sequence[Path],
     out: Path,
+    *,
+    images: Mapping[str, str] | None = None,
+    settings: Mapping[str, str] | None = None,
+    commit: str = UNKNOWN_COMMIT,
 ) -> None:
-    """Write the lock of a build to `out`.
+    """Write the lock of a build to `out`; the arguments are those of `lock`.
+
+    Raises:
+        ContractError: an artifact is missing or damaged.
+        ConfigError: a requirement is not pinned.
+    """
+    content = lock(
+        target,
+        selections,
+        candidates,
+        requirements,
+        images=images,
+        settings=settings,
+        commit=commit,
+    )
+    write_json(out, content)
+
+
+def lock(
+    target: Path,
+    selections: Sequence[Path],
+    candidates: Sequence[Path],
+    requirements: Sequence[Path],
+    *,
+    images: Mapping[str, str] | None = None,
+    settings: Mapping[str, str] | None = None,
+    commit: str = UNKNOWN_COMMIT,
+) -> dict[str, Any]:
+    """What a build is made from.
 
     `target` is target.json, `selections` are the files selection.json (their licence.json lies
     beside them), `candidates` the files candidates.json, which know the digests of the sources and,
-    of a dataset from the Hub, its commit.
+    of a dataset from the Hub, its commit. `images` gives the digest of each image and each base,
+    `settings` is what `digest_settings` returns, `commit` what `git_commit` returns.
 
     Raises:
         ContractError: an artifact is missing or damaged.
         ConfigError: a requirement is not pinned.
     """
     sources = dict(map(_sources, candidates))
-    datasets = dict(_dataset(path, sources) for path in selections)
-    write_json(
-        out,
-        {
-            "artifact": "lock",
-            "contract": VERSIONS["lock"],
-            "target": _target(target),
-            "datasets": datasets,
-            "contracts": VERSIONS,
-            "requirements": {path.name: read_pins(path) for path in requirements},
-        },
-    )
+    return {
+        "artifact": "lock",
+        "contract": VERSIONS["lock"],
+        "target": _target(target),
+        "datasets": dict(_dataset(path, sources) for path in selections),
+        "settings": dict(settings or {}),
+        "contracts": VERSIONS,
+        "requirements": {path.name: read_pins(path) for path in requirements},
+        "images": dict(images or {}),
+        "commit": commit,
+    }
 
 
-def read_pins(path: Path) -> dict[str, str]:
-    """The packages that a requirements file pins, by normalised name, with their versions.
+def digest_settings(config: Config) -> dict[str, str]:
+    """A digest of each section of the configuration that decides what a build makes."""
+    content = config.model_dump(mode="json")
+    return {name: digest_json(content[name]) for name in _SECTIONS}
+
+
+def git_commit(root: Path) -> str:
+    """The commit of a checkout, with `+changes` where tracked files differ from it."""
+    found = _git(root, "rev-parse", "HEAD")
+    if found is None:
+        return UNKNOWN_COMMIT
+    return found + ("+changes" if _git(root, "status", "--porcelain", "-uno") else "")
+
+
+def differences(locked: Any, now: Any, where: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """What two locks disagree about: the place, and what each says; None is nothing."""
+    if isinstance(locked, dict) and isinstance(now, dict):
+        for key in sorted({*locked, *now}):
+            place = f"{where}.{key}" if where else key
+            yield from differences(locked.get(key), now.get(key), place)
+    elif locked != now:
+        yield where, locked, now
+
+
+def read_lock(path: Path) -> dict[str, Any]:
+    """Read a lock.
 
     Raises:
-        ConfigError: the file is missing, or a line names a package without an exact version.
+        ContractError: it is missing, or is no lock of this contract version.
     """
+    content = read_json(path)
+    expected = {"artifact": "lock", "contract": VERSIONS["lock"]}
+    saw = {key: content.get(key) for key in expected} if isinstance(content, dict) else content
+    if saw != expected:
+        raise ContractError(f"{path} is not a lock", saw=saw, expected=expected)
+    return dict(content)
+
+
+def _git(root: Path, *arguments: str) -> str | None:
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read", saw=error) from error
-    pins: dict[str, str] = {}
-    for number, requirement in _requirements(text):
-        found = _PIN.match(requirement)
-        if not found:
-            raise ConfigError(
-                f"{path}, line {number}, does not pin a version",
-                saw=requirement,
-                expected="name==version",
-                remedy="pin it: a lock must name exactly what was used",
-            )
-        pins[re.sub(r"[-_.]+", "-", found[1]).lower()] = found[2]
-    return dict(sorted(pins.items()))
-
-
-def _requirements(text: str) -> Iterator[tuple[int, str]]:
-    """Line number and requirement, without comments, markers, hashes and options of pip."""
-    joined = re.sub(r"\\\n", " ", text)
-    for number, line in enumerate(joined.splitlines(), start=1):
-        bare = re.sub(r"(^|\s)#.*", "", line)
-        bare = re.split(r"\s--", bare)[0].split(";")[0].strip()
-        if bare and not bare.startswith("-"):
-            yield number, bare
+        done = subprocess.run(
+            ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
 
 
 def _target(path: Path) -> dict[str, Any]:
-    provenance = read_sidecar(path, "target")["provenance"]
-    return {key: provenance.get(key) for key in ("name", "revision", "dtype", "licence", "source")}
+    content = read_sidecar(path, "target")
+    provenance, files = content["provenance"], content.get("files", {})
+    digests = {name: entry["xxh3"] for name, entry in sorted(files.items())}
+    template = [name for name in digests if name.startswith("chat_template")]
+    tokenizer = [name for name in digests if "token" in name and name not in template]
+    return {
+        **{key: provenance.get(key) for key in ("name", "revision", "dtype", "licence", "source")},
+        "tokenizer": {name: digests[name] for name in tokenizer},
+        "template": {name: digests[name] for name in template},
+    }
 
 
 def _sources(path: Path) -> tuple[str, dict[str, Any]]:

@@ -56,7 +56,7 @@ class Progress:
             fresh = self.done - self._skipped
             left = (now - self._start) * (self.total - self.done) / max(fresh, 1)
             minutes, seconds = divmod(round(left), 60)
-            self._print(f"{minutes}:{seconds:02d} left", note)
+            self._print(f"{minutes}:{seconds:02d} left" if fresh else "waiting", note)
             self._printed = now
 
     def _print(self, state: str, note: str = "") -> None:

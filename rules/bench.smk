@@ -16,12 +16,16 @@ rule bench:
         "<logs>/bench/{run}/{suite}.log",
     benchmark:
         "<benchmarks>/bench/{run}/{suite}.tsv"
+    container:
+        image("bench")
     threads: all_cores
     resources:
         mem_mb=1500,
         gpu=GPUS,
     params:
+        image=recipe("bench"),
         settings=CONFIG.bench.as_json(),
+        engine=CONFIG.engine,
     shell:
         r"""
         python scripts/bench.py \
@@ -33,5 +37,6 @@ rule bench:
             --prompts {input.suite:q} \
             --draft {input.draft:q} \
             --target {input.target:q} \
+            --engine {params.engine} \
             --out {output.result:q}
         """

@@ -1,6 +1,7 @@
 """Every helper of the rules: the configuration, code as an input, and what parts there are."""
 
 import ast
+import functools
 import os
 import shlex
 import sys
@@ -42,36 +43,37 @@ BENCHMARKS = sorted({*CONFIG.bench.suites.values(), *CONFIG.prompts.benchmarks})
 LARGE_DATASET_BYTES = 64_000_000
 # A production engine has the whole host; the embedded one shares the cores.
 GPUS = 0 if CONFIG.engine == "transformers" else 1
+# How servers are run reaches jobs beside their params: no part goes stale because a port changed.
+os.environ["AERIE_SGLANG"] = CONFIG.sglang.as_json()
 
 
 def code(script):
     """A script and the modules of aerie/ that it imports, as inputs: an edit is seen and named."""
-    found = [Path("scripts") / f"{script}.py"]
+    found = [f"scripts/{script}.py"]
     for file in found:
-        for name in imported(Path(workflow.basedir, file).read_text(encoding="utf-8")):
-            for candidate in (name.with_suffix(".py"), name / "__init__.py"):
-                if (
-                    Path(workflow.basedir, candidate).is_file()
-                    and candidate not in found
-                ):
-                    found.append(candidate)
-    return sorted(map(str, found))
+        found += [name for name in imported(file) if name not in found]
+    return sorted(found)
 
 
-def imported(source):
-    """Modules of aerie/ that a source imports, at its top or inside a function, as paths."""
+# Every rule asks for much the same modules, and every job reads the rules again.
+@functools.cache
+def imported(file):
+    """Modules of aerie/ that a file imports, at its top or inside a function, as paths."""
+    names = set()
+    source = Path(workflow.basedir, file).read_text(encoding="utf-8")
     for node in ast.walk(ast.parse(source)):
-        names = []
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+            names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            names = [
-                node.module,
-                *(f"{node.module}.{alias.name}" for alias in node.names),
-            ]
-        yield from (
-            Path(*name.split(".")) for name in names if name.startswith("aerie")
-        )
+            names.add(node.module)
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+    paths = [name.replace(".", "/") for name in names if name.startswith("aerie")]
+    return [
+        candidate
+        for path in paths
+        for candidate in (f"{path}.py", f"{path}/__init__.py")
+        if Path(workflow.basedir, candidate).is_file()
+    ]
 
 
 def parts(dataset):

@@ -20,11 +20,14 @@ rule draft:
         "<logs>/draft/{run}.log",
     benchmark:
         "<benchmarks>/draft/{run}.tsv"
+    container:
+        image("draft")
     threads: all_cores
     resources:
         mem_mb=2500,
         gpu=GPUS,
     params:
+        image=recipe("draft"),
         settings=lambda wildcards: CONFIG.drafts[wildcards.run].as_json(),
         checkpoints=f"{CONFIG.work}/journal/draft/{{run}}",
         contract=VERSIONS["draft"],

@@ -56,6 +56,7 @@ rule candidates:
     resources:
         mem_mb=lambda wildcards, threads: 1000 * threads,
     params:
+        image=recipe(),
         adapter=dataset("adapter"),
         path=source_path,
         origin=origin,
@@ -102,6 +103,7 @@ checkpoint prompts:
     resources:
         mem_mb=lambda wildcards, input: max(500, int(2 * input.size_mb)),
     params:
+        image=recipe(),
         take=dataset("take"),
         part_size=CONFIG.prompts.part_size,
         thinking=thinking_share,
@@ -136,6 +138,8 @@ rule overlap:
         "<benchmarks>/overlap.tsv"
     resources:
         mem_mb=200,
+    params:
+        image=recipe(),
     shell:
         r"""
         python scripts/overlap.py \

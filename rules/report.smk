@@ -4,7 +4,16 @@ INPUT: sidecars and figures of every phase. OUTPUT: <results>/report/index.html,
 The page shows the first run of `drafts`.
 """
 
+import json
+
+from aerie.lock import digest_settings, git_commit
+
 SHOWN = next(iter(CONFIG.drafts))
+
+
+def made(file):
+    """The file under the work folder, if it is there."""
+    return [path for path in [f"{CONFIG.work}/{file}"] if Path(path).exists()]
 
 
 rule lock:
@@ -15,6 +24,7 @@ rule lock:
             "<results>/candidates/{dataset}/candidates.json", dataset=DATASETS
         ),
         requirements="requirements/run.txt",
+        images="containers/images.lock.yaml",
         code=code("lock"),
     output:
         "<results>/lock.json",
@@ -24,6 +34,9 @@ rule lock:
         "<benchmarks>/lock.tsv"
     resources:
         mem_mb=200,
+    params:
+        settings=json.dumps(digest_settings(CONFIG)),
+        commit=git_commit(Path(workflow.basedir)),
     shell:
         r"""
         python scripts/lock.py \
@@ -32,6 +45,9 @@ rule lock:
             --selections {input.selections:q} \
             --candidates {input.candidates:q} \
             --requirements {input.requirements:q} \
+            --settings {params.settings:q} \
+            --images {input.images:q} \
+            --commit {params.commit:q} \
             --out {output:q}
         """
 
@@ -57,6 +73,9 @@ rule report:
         responses=of_all_parts("<results>/responses/{dataset}/{part}.json"),
         states=of_all_parts("<results>/states/{dataset}/{part}/index.json"),
         lock="<results>/lock.json",
+        # A study is made when it is asked for; one that is there belongs on the page.
+        scaling=made("scaling/scaling.json"),
+        map_study=made("map_study/map_study.json"),
         template=["aerie/report/page.html.j2", "aerie/report/page.css"],
         code=code("report"),
     output:
@@ -67,6 +86,13 @@ rule report:
         "<benchmarks>/report.tsv"
     resources:
         mem_mb=500,
+    params:
+        image=recipe(),
+        studies=lambda wildcards, input: " ".join(
+            f"--{name.replace('_', '-')} {shlex.quote(str(file))}"
+            for name in ("scaling", "map_study")
+            for file in input.get(name) or []
+        ),
     shell:
         r"""
         python scripts/report.py \
@@ -84,5 +110,6 @@ rule report:
             --responses {input.responses:q} \
             --states {input.states:q} \
             --lock {input.lock:q} \
+            {params.studies} \
             --out {output.page:q}
         """

@@ -17,12 +17,15 @@ rule responses:
         "<logs>/responses/{dataset}/{part}.log",
     benchmark:
         "<benchmarks>/responses/{dataset}/{part}.tsv"
+    container:
+        image("responses")
     threads: 1
     resources:
         mem_mb=1500,
         gpu=GPUS,
     params:
-        settings=CONFIG.responses.as_json(),
+        image=recipe("responses"),
+        settings=lambda wildcards: CONFIG.responses_of(wildcards.dataset).as_json(),
         engine=CONFIG.engine,
         seed=CONFIG.seed,
         journal=f"{CONFIG.work}/journal/responses/{{dataset}}/{{part}}.jsonl",

@@ -18,11 +18,15 @@ rule states:
         "<logs>/states/{dataset}/{part}.log",
     benchmark:
         "<benchmarks>/states/{dataset}/{part}.tsv"
-    threads: 1
+    container:
+        image("states")
+    # With a production engine the job itself only checks and writes what the GPUs compute.
+    threads: 1 if CONFIG.engine == "transformers" else 8
     resources:
         mem_mb=1500,
         gpu=GPUS,
     params:
+        image=recipe("states"),
         settings=CONFIG.states.as_json(),
         engine=CONFIG.engine,
         answers="--greedy" if CONFIG.responses.temperature == 0 else "--sampled",
@@ -53,6 +57,8 @@ checkpoint manifest:
         "<benchmarks>/manifest.tsv"
     resources:
         mem_mb=200,
+    params:
+        image=recipe(),
     shell:
         r"""
         python scripts/manifest.py \

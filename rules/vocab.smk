@@ -19,6 +19,8 @@ rule counts:
         "<benchmarks>/counts/{dataset}.tsv"
     resources:
         mem_mb=500,
+    params:
+        image=recipe(),
     shell:
         r"""
         python scripts/counts.py \
@@ -50,6 +52,7 @@ checkpoint map:
     resources:
         mem_mb=1000,
     params:
+        image=recipe(),
         settings=CONFIG.vocab.as_json(),
     shell:
         r"""

@@ -19,6 +19,8 @@ def main(options: argparse.Namespace) -> None:
         options.target,
         options.threads,
         options.out,
+        options.engine,
+        (options.log or options.out).with_suffix(".servers"),
     )
 
 
@@ -30,5 +32,6 @@ if __name__ == "__main__":
     arguments.add_argument("--prompts", type=Path, required=True, help="the suite's JSONL")
     arguments.add_argument("--draft", type=Path, required=True, help="draft.json")
     arguments.add_argument("--target", type=Path, required=True, help="target.json")
+    arguments.add_argument("--engine", default="transformers", help="what serves the draft")
     arguments.add_argument("--out", type=Path, required=True, help="the bench JSON")
     run(main, arguments)

@@ -26,8 +26,10 @@ if __name__ == "__main__":
         "map": "map.json",
         "target": "target.json",
         "lock": "lock.json",
+        "scaling": "scaling.json of `make scaling`",
+        "map_study": "map_study.json of `make map-study`",
     }.items():
-        arguments.add_argument(f"--{name}", type=Path, help=text)
+        arguments.add_argument(f"--{name.replace('_', '-')}", type=Path, help=text)
     for name, text in {
         "selections": "selection.json of each dataset",
         "candidates": "candidates.json of each dataset",

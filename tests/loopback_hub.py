@@ -269,6 +269,10 @@ class _Handler(BaseHTTPRequestHandler):
         }
         self._send(302, b"Found", header)
 
+    def _auth_check(self, query: dict[str, list[str]], id: str) -> None:
+        if self._commit(id, "main", content=True):
+            self._json({})
+
     def _blob(self, query: dict[str, list[str]], digest: str) -> None:
         content = self.server.hub.blob(digest)
         if self._request.authorised:
@@ -350,6 +354,7 @@ _ROUTES: list[tuple[str, Any]] = [
     (rf"/api/datasets/{_ID}", _Handler._info),
     (rf"/api/datasets/{_ID}/revision/{_REVISION}", _Handler._info),
     (rf"/api/datasets/{_ID}/tree/{_REVISION}(?:/(?P<folder>.+))?", _Handler._tree),
+    (rf"/api/datasets/{_ID}/auth-check", _Handler._auth_check),
     (rf"/api/datasets/{_ID}/paths-info/{_REVISION}", _Handler._paths),
     (rf"/datasets/{_ID}/resolve/{_REVISION}/(?P<name>.+)", _Handler._resolve),
     (r"/cdn/(?P<digest>\w+)", _Handler._blob),

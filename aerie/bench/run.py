@@ -1,9 +1,10 @@
-"""The bench of the embedded engine: one loop, with and without the draft, on held-out prompts."""
+"""The bench: with and without the draft, on held-out prompts, in the engine of the build."""
 
 import logging
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,19 @@ from typing import Any
 import torch
 
 import aerie
-from aerie.bench.result import Measured, summarise
+from aerie.bench.accept import Measured
+from aerie.bench.render import Renderer
+from aerie.bench.result import summarise
+from aerie.bench.serving import ServedBench
 from aerie.bench.suite import SuitePrompt, read_suite
 from aerie.config import BenchSettings
 from aerie.contracts import VERSIONS
 from aerie.contracts.draft import check_draft
 from aerie.contracts.sidecar import read_sidecar
 from aerie.contracts.states import Layers, Sample
+from aerie.engines import open_capture
+from aerie.engines.base import Captured
+from aerie.engines.sglang.settings import URLS
 from aerie.engines.transformers.load import TransformersEngine
 from aerie.engines.transformers.speculate import (
     Decoded,
@@ -27,12 +34,12 @@ from aerie.engines.transformers.speculate import (
     load_draft,
 )
 from aerie.engines.transformers.taps import Taps
-from aerie.errors import ConfigError
 from aerie.files import digest_file, write_json
 from aerie.gates.accept import check_accept
 from aerie.gates.serving import check_serving
 from aerie.progress import Progress
-from aerie.target import Target, read_target, render
+from aerie.target import Target, read_target
+from aerie.target_weights import read_embedding
 from aerie.train.evaluate import simulate
 from aerie.train.packing import make_pack
 from aerie.train.tally import Tally
@@ -52,8 +59,12 @@ def bench(
     target_sidecar: Path,
     threads: int,
     out: Path,
+    engine: str = "transformers",
+    logs: Path | None = None,
 ) -> None:
     """Measure one draft on one suite and write the bench JSON.
+
+    `engine` is the name of the engine; the logs of its servers go to the folder `logs`.
 
     Raises:
         DataError: the suite cannot be read.
@@ -67,28 +78,24 @@ def bench(
         tuple(read_sidecar(draft_sidecar, "draft")["provenance"]["layers"]["hf_hidden_states"])
     )
     prompts = read_suite(suite_path, settings.prompts_per_domain)
-    engine = TransformersEngine(target, threads)
-    draft = load_draft(folder, embedding_of(engine.model))
-    rendered = _render(prompts, target, settings.max_new_tokens)
-    with Taps(engine.model, layers) as taps:
-        speculator = Speculator(engine.model, target.end_token_ids, taps, draft)
-        for prompt_ids in rendered[:_WARM_UP]:
-            for k in (0, settings.k):
-                speculator.decode(prompt_ids, settings.max_new_tokens, k)
-        check_serving(draft.states_width, draft.draft.config.aux_width)
-        measured = measure(speculator, prompts, rendered, settings)
-    result = summarise(measured, settings.k)
-    result["simulated_accept_length"] = simulated(
-        engine, draft, layers, rendered, measured, settings.k
+    measured, simulated_length, extra = (
+        _serve(target, folder, layers, prompts, settings, logs or out.with_suffix(".servers"))
+        if engine == "sglang"
+        else _embed(target, folder, layers, prompts, settings, threads)
     )
+    result = summarise(measured, settings.k)
+    result["definitions"] = result["definitions"] | extra.pop("definitions", {})
+    result["simulated_accept_length"] = simulated_length
     result["equal_outputs"] |= _equality_words(result["equal_outputs"], target.dtype)
     result |= {
         "artifact": "bench",
         "contract": VERSIONS["bench"],
         "run": run,
         "suite": suite,
-        "engine": "transformers",
+        "engine": engine,
         "k": settings.k,
+        "concurrency": [1],
+        "goal_accept_length": settings.goal_accept_length,
         "repeats": settings.repeats,
         "sampling": {"temperature": 0, "max_new_tokens": settings.max_new_tokens},
         "digests": {
@@ -96,8 +103,9 @@ def bench(
             "draft": digest_file(folder / "model.safetensors"),
             "suite": digest_file(suite_path),
         },
-        "versions": versions(),
+        "versions": versions() | extra.pop("versions", {}),
         "hardware": hardware(threads),
+        **extra,
     }
     write_json(out.with_suffix(".failed.json"), result)
     check_accept(result, settings.min_accept_length, settings.simulated_tolerance)
@@ -105,46 +113,136 @@ def bench(
     log.info("%s", result["verdict"]["words"])
 
 
+def _embed(
+    target: Target,
+    folder: Path,
+    layers: Layers,
+    prompts: Sequence[SuitePrompt],
+    settings: BenchSettings,
+    threads: int,
+) -> tuple[list[Measured], float, dict[str, Any]]:
+    """The answers in the embedded engine, and the simulated accept length of those that count."""
+    engine = TransformersEngine(target, threads)
+    draft = load_draft(folder, embedding_of(engine.model))
+    renderer = Renderer(target, settings)
+    # All of them before any is measured: one that does not fit is known at once.
+    rendered = [renderer.ids(prompt) for prompt in prompts]
+    with Taps(engine.model, layers) as taps:
+        speculator = Speculator(engine.model, target.end_token_ids, taps, draft)
+        for prompt_ids in rendered[:_WARM_UP]:
+            for k in (0, settings.k):
+                speculator.decode(prompt_ids, settings.max_new_tokens, k)
+        check_serving(draft.states_width, draft.draft.config.aux_width)
+        measured = measure(speculator, prompts, renderer, settings)
+    counted = [each for each in measured if not each.degenerate]
+    states = (engine.capture([_ids(each)], layers)[0] for each in counted)
+    return measured, simulated(states, draft, counted, settings.k), {}
+
+
+def _serve(
+    target: Target,
+    folder: Path,
+    layers: Layers,
+    prompts: Sequence[SuitePrompt],
+    settings: BenchSettings,
+    logs: Path,
+) -> tuple[list[Measured], float, dict[str, Any]]:
+    """The same by servers: one without the draft, one with it, one that captures states."""
+    timed = spread(prompts, settings.timed_prompts)
+    with _servers_of_our_own():
+        bench = ServedBench(target, folder, settings, prompts, timed, logs)
+        measured, extra = bench.measure()
+        counted = [each for each in measured if not each.degenerate]
+        embedding = read_embedding(target).to(getattr(torch, target.dtype))
+        draft = load_draft(folder, embedding)
+        log_file = logs / "server-capture.log"
+        with open_capture("sglang", target, layers, log_file) as stream:
+            states = stream.states([_ids(each) for each in counted])
+            return measured, simulated(states, draft, counted, settings.k), extra
+
+
+@contextmanager
+def _servers_of_our_own() -> Iterator[None]:
+    """Forget servers that are given by URL: none of them can be with and without the draft."""
+    given = os.environ.pop(URLS, None)
+    try:
+        yield
+    finally:
+        if given is not None:
+            os.environ[URLS] = given
+
+
+def _ids(each: Measured) -> list[int]:
+    return [*each.prompt_ids, *each.output_ids]
+
+
 def measure(
     speculator: Speculator,
     prompts: Sequence[SuitePrompt],
-    rendered: Sequence[list[int]],
+    renderer: Renderer,
     settings: BenchSettings,
 ) -> list[Measured]:
-    """Decode every prompt with the draft, and the timed ones with and without it, in turn."""
+    """Decode every answer with the draft, and the timed ones with and without it, in turn.
+
+    Of a conversation the first answer is timed, and the target's own answers are its history.
+    """
     timed = set(spread(prompts, settings.timed_prompts))
-    total = len(prompts) + (2 * settings.repeats - 1) * len(timed)
+    total = sum(prompt.answers for prompt in prompts) + (2 * settings.repeats - 1) * len(timed)
     measured = []
     with Progress("bench", total, "answers", "tokens") as progress:
 
-        def decode(number: int, k: int) -> Decoded:
-            decoded = speculator.decode(rendered[number], settings.max_new_tokens, k)
+        def decode(prompt_ids: list[int], k: int) -> Decoded:
+            decoded = speculator.decode(prompt_ids, settings.max_new_tokens, k)
             progress.advance(1, len(decoded.output_ids))
             return decoded
 
         for number, prompt in enumerate(prompts):
-            if number not in timed:
-                measured.append(_counted(prompt, decode(number, settings.k), settings.k))
-                continue
-            plain: list[Decoded] = []
-            draft: list[Decoded] = []
-            for repeat in range(settings.repeats):
-                # Turn and turn about, so that a slow minute of the machine hits both.
-                for k in (0, settings.k) if repeat % 2 == 0 else (settings.k, 0):
-                    (draft if k else plain).append(decode(number, k))
-            each = _counted(prompt, draft[0], settings.k)
-            each.plain_ids = plain[0].output_ids
-            each.plain_seconds = [decoded.seconds for decoded in plain]
-            each.draft_seconds = [decoded.seconds for decoded in draft]
-            measured.append(each)
+            answers: list[list[int]] = []
+            for turn in range(prompt.answers):
+                prompt_ids = renderer.ids(prompt, answers)
+                repeats = settings.repeats if number in timed and not turn else 0
+                plain, draft = _decode(prompt_ids, repeats, settings.k, decode)
+                each = _counted(prompt, turn, prompt_ids, draft[0], settings.k)
+                if plain:
+                    each.plain_ids = plain[0].output_ids
+                    each.plain_seconds = [decoded.seconds for decoded in plain]
+                    each.draft_seconds = [decoded.seconds for decoded in draft]
+                renderer.judge(each)
+                answers.append(each.output_ids)
+                measured.append(each)
     return measured
 
 
-def _counted(prompt: SuitePrompt, decoded: Decoded, k: int) -> Measured:
+def _decode(
+    prompt_ids: list[int], repeats: int, k: int, decode: Callable[[list[int], int], Decoded]
+) -> tuple[list[Decoded], list[Decoded]]:
+    """Answers without and with the draft; once with it where nothing is timed."""
+    if not repeats:
+        return [], [decode(prompt_ids, k)]
+    plain: list[Decoded] = []
+    draft: list[Decoded] = []
+    for repeat in range(repeats):
+        # Turn and turn about, so that a slow minute of the machine hits both.
+        for chain in (0, k) if repeat % 2 == 0 else (k, 0):
+            (draft if chain else plain).append(decode(prompt_ids, chain))
+    return plain, draft
+
+
+def _counted(
+    prompt: SuitePrompt, turn: int, prompt_ids: list[int], decoded: Decoded, k: int
+) -> Measured:
     tally = Tally(k, samples=1)
     for accepted, possible in zip(decoded.accepted, decoded.possible, strict=True):
         tally.count(accepted, possible)
-    return Measured(prompt.id, prompt.domain, tally, decoded.output_ids)
+    return Measured(
+        prompt.id if prompt.answers == 1 else f"{prompt.id}.{turn}",
+        prompt.domain,
+        tally,
+        decoded.output_ids,
+        prompt=prompt.id,
+        mode=prompt.mode,
+        prompt_ids=prompt_ids,
+    )
 
 
 def spread(prompts: Sequence[SuitePrompt], count: int) -> list[int]:
@@ -157,22 +255,17 @@ def spread(prompts: Sequence[SuitePrompt], count: int) -> list[int]:
 
 
 def simulated(
-    engine: TransformersEngine,
-    draft: ServedDraft,
-    layers: Layers,
-    rendered: Sequence[list[int]],
-    measured: Sequence[Measured],
-    k: int,
+    states: Iterable[Captured], draft: ServedDraft, measured: Sequence[Measured], k: int
 ) -> float:
-    """Simulated accept length on the answers that were just decoded, by one forward pass each."""
+    """Simulated accept length on the answers that were just decoded, from states of each."""
     overall = Tally(k)
     weights = Weights.of(draft.draft.config, draft.draft.state_dict())
-    for prompt_ids, each in zip(rendered, measured, strict=True):
-        ids = [*prompt_ids, *each.output_ids]
-        captured = engine.capture([ids], layers)[0]
-        mask = torch.tensor([0] * len(prompt_ids) + [1] * len(each.output_ids), dtype=torch.uint8)
-        sample = Sample(torch.tensor(ids, dtype=torch.int32), mask, captured.aux, captured.last)
-        pack = make_pack([sample])
+    for each, captured in zip(measured, states, strict=True):
+        mask = torch.tensor(
+            [0] * len(each.prompt_ids) + [1] * len(each.output_ids), dtype=torch.uint8
+        )
+        ids = torch.tensor(_ids(each), dtype=torch.int32)
+        pack = make_pack([Sample(ids, mask, captured.aux, captured.last)])
         if any(pack.answers):
             walks = simulate(weights, draft.embedding, draft.draft_ids, [pack], k)
             overall.add(walks[0])
@@ -192,27 +285,15 @@ def hardware(threads: int) -> dict[str, Any]:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         if line.startswith("model name")
     ]
+    gpus = [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "cpu": names[0] if names else platform.machine(),
         "cores": os.cpu_count(),
         "threads": threads,
         "memory_gib": round(memory / 2**30, 1),
+        **({"gpus": gpus} if gpus else {}),
     }
-
-
-def _render(prompts: Sequence[SuitePrompt], target: Target, max_new_tokens: int) -> list[list[int]]:
-    tokenizer = target.tokenizer()
-    rendered = [render(tokenizer, target, prompt.messages(), "instant") for prompt in prompts]
-    for prompt, ids in zip(prompts, rendered, strict=True):
-        if len(ids) + max_new_tokens > target.max_position:
-            raise ConfigError(
-                f"the suite's prompt {prompt.id} does not fit into the target",
-                saw=f"{len(ids)} tokens and {max_new_tokens} to answer",
-                expected=f"at most {target.max_position}",
-                remedy="lower `bench.max_new_tokens` or shorten the prompt",
-            )
-    return rendered
 
 
 def _equality_words(equal: dict[str, Any], dtype: str) -> dict[str, str]:

@@ -19,6 +19,8 @@ VERSIONS = {
     "states": 1,
     "manifest": 1,
     "draft": 1,
-    "bench": 1,
-    "lock": 1,
+    "bench": 2,
+    "scaling": 1,
+    "map_study": 1,
+    "lock": 2,
 }

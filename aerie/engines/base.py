@@ -1,6 +1,6 @@
 """What every engine can do. Phases know this interface and no engine."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -30,6 +30,13 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class Refused:
+    """No answer: the engine does not take the request, or fails whenever it is tried; `why`."""
+
+    why: str
+
+
+@dataclass(frozen=True)
 class Captured:
     """States of one sequence of t tokens: `aux` bf16 [t, A*H] and `last` bf16 [t, H]."""
 
@@ -46,4 +53,38 @@ class Engine(Protocol):
 
     def capture(self, batch: Sequence[Sequence[int]], layers: "Layers") -> list[Captured]:
         """States of each sequence of token ids by one forward pass over the batch."""
+        ...
+
+
+class Work(Protocol):
+    """Requests that come up while others are answered. One thread at a time calls it."""
+
+    def take(self, count: int) -> list[tuple[str, Request]]:
+        """The next requests, each with its own name, `count` at most.
+
+        Fewer where no more are known before some that were taken are settled.
+        """
+        ...
+
+    def settle(self, outcomes: Sequence[tuple[str, Answer | Refused]], in_flight: int) -> None:
+        """Keep what became of requests, by name; `in_flight` others are at the engine now.
+
+        Called every few seconds, if need be without an outcome.
+        """
+        ...
+
+
+class StreamEngine(Protocol):
+    """An engine that is at its best when it always has many requests."""
+
+    def stream(self, work: Work) -> None:
+        """Ask all of `work`, as many at a time as the engine takes, and settle each."""
+        ...
+
+
+class CaptureStream(Protocol):
+    """An engine that captures at its own pace, ahead of whoever takes the states."""
+
+    def states(self, sequences: Iterable[Sequence[int]]) -> Iterator[Captured]:
+        """States of each sequence of token ids, in order, while the next ones are computed."""
         ...

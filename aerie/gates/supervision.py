@@ -25,6 +25,8 @@ _CAUSES = {
     ResponseReason.RETOKENISATION_MISMATCH: "the engine runs another tokenizer than the target's "
     "folder holds",
     ResponseReason.TOKEN_OUT_OF_RANGE: "the engine runs another model than the target",
+    ResponseReason.REQUEST_FAILED: "the engine refuses requests or dies of them: its log and the "
+    "job's name them",
     ResponseReason.PROMPT_TOO_LONG: "prompts and answers exceed the target's context: lower "
     "prompts.max_tokens or responses.max_new_tokens",
 }

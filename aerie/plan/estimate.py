@@ -7,7 +7,7 @@ changed.
 import math
 from dataclasses import dataclass
 
-from aerie.config import Config, DatasetSettings, Shape
+from aerie.config import Config, DatasetSettings, ResponsesSettings, Shape
 from aerie.plan.accept import Forecast, Point, forecast
 from aerie.plan.facts import DatasetFacts, Facts
 from aerie.plan.known import KNOWN
@@ -173,7 +173,8 @@ def estimate(config: Config, facts: Facts) -> Plan:
         shape_source=facts.shape_source,
         hosts=config.plan.hosts,
         gpus_per_host=_gpus(config),
-        longest=config.prompts.max_tokens + config.responses.max_new_tokens,
+        longest=config.prompts.max_tokens
+        + max(config.responses_of(name).max_new_tokens for name in config.datasets),
         entries=entries,
         storage=storage,
         work=_work(config, facts, entries, storage),
@@ -186,7 +187,7 @@ def _entry(name: str, settings: DatasetSettings, facts: DatasetFacts, config: Co
     reader = adapter(settings.adapter)
     available, basis, source = _available(settings, facts)
     prompts, parts = _selection(settings.take, config.prompts.part_size, facts, available)
-    lengths, lengths_source = _lengths(reader.category, facts, config)
+    lengths, lengths_source = _lengths(reader.category, facts, config.responses_of(name))
     answers = prompts * (facts.answers_per_prompt or facts.turns or 1.0)
     samples = round(answers * (1 - lengths.lost))
     tokens = lengths.kept.times(answers)
@@ -241,8 +242,10 @@ def _selection(
     return prompts, math.ceil(prompts / part_size)
 
 
-def _lengths(category: Category, facts: DatasetFacts, config: Config) -> tuple[Lengths, str]:
-    limit, keep = config.responses.max_new_tokens, config.responses.keep_truncated
+def _lengths(
+    category: Category, facts: DatasetFacts, settings: ResponsesSettings
+) -> tuple[Lengths, str]:
+    limit, keep = settings.max_new_tokens, settings.keep_truncated
     if facts.answers:
         answers = len(facts.answers.outputs)
         return measured(facts.answers, limit, keep), f"{answers:,} answers of this work folder"

@@ -104,10 +104,11 @@ def _context(config: Config, facts: Facts, plan: Plan) -> Iterator[Problem]:
     context = plan.shape.max_position
     if plan.longest <= context:
         return
+    answer = plan.longest - config.prompts.max_tokens
     options = []
     for section, field, other in (
         ("responses", "max_new_tokens", config.prompts.max_tokens),
-        ("prompts", "max_tokens", config.responses.max_new_tokens),
+        ("prompts", "max_tokens", answer),
     ):
         if context - other > 0:
             left = context - other
@@ -117,8 +118,8 @@ def _context(config: Config, facts: Facts, plan: Plan) -> Iterator[Problem]:
     yield Problem(
         "context",
         "the longest prompt and its answer are longer than the context of the target",
-        saw=f"prompts.max_tokens {config.prompts.max_tokens:,} + responses.max_new_tokens "
-        f"{config.responses.max_new_tokens:,} = {plan.longest:,} tokens",
+        saw=f"prompts.max_tokens {config.prompts.max_tokens:,} + the largest max_new_tokens "
+        f"{answer:,} = {plan.longest:,} tokens",
         expected=f"at most {context:,}, the target's context ({plan.shape_source})",
         options=tuple(options),
     )

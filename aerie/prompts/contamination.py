@@ -4,21 +4,18 @@ Eight words gave 27 false hits between HumanEval and ShareGPT, mostly runs of di
 one (measured, docs/prompts.md); so a run counts only if four of its words hold a letter.
 """
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from aerie.errors import DataError
+from aerie.prompts.benchmarks import asked, read_rows
 from aerie.prompts.codepoints import Array, CodePoints, mix
 from aerie.prompts.text import fold
 
 WORDS = 13
 LEAST_ALPHABETIC = 4
-_PROMPT_KEYS = ("turns", "messages", "prompt", "question", "problem_statement")
 _WORD = re.compile(r"\w+")
 _MULTIPLIER = np.uint64(0xC2B2AE3D27D4EB4F)
 # A table of 2^20 bits answers for nearly every run that no benchmark has it.
@@ -26,43 +23,14 @@ _TABLE = np.uint64((1 << 20) - 1)
 
 
 def read_benchmark(path: Path) -> list[tuple[str, str]]:
-    """Name and text of all prompts of a benchmark: JSON Lines in any of the usual shapes.
-
-    A row holds `turns`, `messages`, `prompt`, `question` or `problem_statement`; its name is its
-    `bench` or that of the file.
+    """Name and text of all prompts of a benchmark; a name is the row's `bench` or the file's.
 
     Raises:
-        DataError: the file is missing, or a line of it is no such row.
+        DataError: the file is missing, or a row of it is in no shape that is known.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"the benchmark {path} cannot be read", saw=error) from error
-    result = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-            result.append((str(row.get("bench", path.stem)), _prompt_text(row)))
-        except (ValueError, AttributeError, TypeError, KeyError, StopIteration) as error:
-            raise DataError(
-                f"{path}, line {number}, is no benchmark prompt",
-                saw=line[:80],
-                expected="an object with one of " + ", ".join(_PROMPT_KEYS),
-                remedy="correct the line, or leave the file out of `prompts.benchmarks`",
-            ) from error
-    return result
-
-
-def _prompt_text(row: dict[str, Any]) -> str:
-    value = next(row[key] for key in _PROMPT_KEYS if row.get(key))
-    if isinstance(value, str):
-        return value
-    turns = [turn if isinstance(turn, dict) else {"content": turn} for turn in value]
-    return "\n".join(
-        turn["content"] for turn in turns if turn.get("role", "user") in ("user", "human")
-    )
+    return [
+        (str(row.get("bench", path.stem)), asked(row, where).text) for where, row in read_rows(path)
+    ]
 
 
 class Contamination:

@@ -27,6 +27,8 @@ class Inputs:
     map: Path | None = None
     target: Path | None = None
     lock: Path | None = None
+    scaling: Path | None = None
+    map_study: Path | None = None
     selections: list[Path] = field(default_factory=list)
     candidates: list[Path] = field(default_factory=list)
     licences: list[Path] = field(default_factory=list)
@@ -72,6 +74,8 @@ class Material:
     map: Document | None
     target: Document | None
     lock: Document | None
+    scaling: Document | None
+    map_study: Document | None
     states: list[Document]
     data_sources: list[Source]
     licence_sources: list[Source]
@@ -106,6 +110,8 @@ def collect(inputs: Inputs, page: Path) -> Material:
         map=one(inputs.map),
         target=one(inputs.target),
         lock=one(inputs.lock),
+        scaling=one(inputs.scaling),
+        map_study=one(inputs.map_study),
         states=many(inputs.states),
         data_sources=[doc.source for doc in (*candidates, *selections, *responses)],
         licence_sources=[doc.source for doc in licences],

@@ -309,6 +309,10 @@ def lock(material: Material) -> Section:
                 sources=source,
             )
         )
+    images = table(content, "images")
+    items = [(name, shown(images[name])) for name in images]
+    items += [("Commit", _text(content, "commit"))]
+    section.blocks.append(Facts("Images and code", items, source))
     contracts = table(content, "contracts")
     items = [(words(name), shown(contracts[name])) for name in contracts]
     section.blocks.append(Facts("Contract versions", items, source))

@@ -8,7 +8,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from aerie.files import replacing
-from aerie.report import inventory, results, training
+from aerie.report import breakeven, groups, inventory, results, studies, training
 from aerie.report.collect import Inputs, Material, collect
 from aerie.report.text import DASH, count, dig, plural
 from aerie.report.verdict import key_numbers, verdict
@@ -61,6 +61,10 @@ def _context(material: Material) -> dict[str, Any]:
         "sections": [
             results.domains(material),
             results.positions(material),
+            groups.groups(material),
+            breakeven.break_even(material),
+            studies.scaling(material),
+            studies.map_study(material),
             training.training(material),
             training.coverage(material),
             inventory.data(material),

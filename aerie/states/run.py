@@ -5,8 +5,10 @@ again by the key in their header, so a part that was killed continues where it s
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +35,7 @@ from aerie.target_weights import read_head
 if TYPE_CHECKING:
     import torch
 
-    from aerie.engines.base import Captured, Engine
+    from aerie.engines.base import Captured, CaptureStream, Engine
 
 log = logging.getLogger("aerie")
 
@@ -54,6 +56,10 @@ class _Piece:
     @property
     def lengths(self) -> list[int]:
         return [_length(response) for response in self.responses]
+
+    @property
+    def token_ids(self) -> list[list[int]]:
+        return [response.prompt_ids + response.output_ids for response in self.responses]
 
 
 def capture_part(
@@ -189,18 +195,33 @@ class _Job:
     engine: str
 
     def run(self, pieces: list[_Piece], kept_tokens: int, title: str) -> None:
-        from aerie.engines import open_engine
-
-        engine = open_engine(self.engine, self.target, self.threads)
         head = read_head(self.target) if self.greedy else None
         total = kept_tokens + sum(sum(piece.lengths) for piece in pieces)
         with Progress(title, total, "tokens") as progress:
             progress.skip(kept_tokens)
-            for piece in pieces:
-                self._write(engine, piece, head, progress)
+            with self._captured(pieces, progress) as captured:
+                for piece in pieces:
+                    self._write(piece, captured, head)
+
+    @contextmanager
+    def _captured(self, pieces: list[_Piece], progress: Progress) -> "Iterator[Iterator[Captured]]":
+        """States of the responses of all pieces, in their order."""
+        from aerie.engines import STREAMING, open_capture, open_engine
+
+        if self.engine in STREAMING:
+            log_file = pieces[0].path.with_name("server.log")
+            with (
+                open_capture(self.engine, self.target, self.layers, log_file) as stream,
+                # Before the server goes, whatever happened.
+                closing(self._streamed(stream, pieces, progress)) as states,
+            ):
+                yield states
+        else:
+            engine = open_engine(self.engine, self.target, self.threads)
+            yield (states for piece in pieces for states in self._batched(engine, piece, progress))
 
     def _write(
-        self, engine: "Engine", piece: _Piece, head: "torch.Tensor | None", progress: Progress
+        self, piece: _Piece, captured: "Iterator[Captured]", head: "torch.Tensor | None"
     ) -> None:
         import torch
 
@@ -209,8 +230,8 @@ class _Job:
         rows: list[torch.Tensor] = []
         answers: list[int] = []
         with StatesWriter(piece.path, piece.lengths, *widths, piece.key) as writer:
-            captured = self._captured(engine, piece, progress)
-            for response, states in zip(piece.responses, captured, strict=True):
+            own = islice(captured, len(piece.responses))
+            for response, states in zip(piece.responses, own, strict=True):
                 writer.add(_sample(response, states))
                 probed = _probed(response, -(-_PROBE_ROWS // len(piece.responses)))
                 rows.append(states.last[[len(response.prompt_ids) + at - 1 for at in probed]])
@@ -220,11 +241,19 @@ class _Job:
                 share = check_probe(head, torch.cat(rows), torch.tensor(answers), str(piece.path))
                 log.info("%s: %.1f%% of greedy answers reproduced", piece.path.name, 100 * share)
 
-    def _captured(
-        self, engine: "Engine", piece: _Piece, progress: Progress
-    ) -> "Iterator[Captured]":
-        """States of the piece's responses, in their order."""
-        ids = [response.prompt_ids + response.output_ids for response in piece.responses]
+    def _streamed(
+        self, stream: "CaptureStream", pieces: list[_Piece], progress: Progress
+    ) -> "Generator[Captured, None, None]":
+        """States of the responses of all pieces: the engine works ahead, across files."""
+        ids = [ids for piece in pieces for ids in piece.token_ids]
+        for each, states in zip(ids, stream.states(ids), strict=True):
+            check_batch([states], [each], self.layers, self.target.hidden_size)
+            progress.advance(len(each))
+            yield states
+
+    def _batched(self, engine: "Engine", piece: _Piece, progress: Progress) -> "Iterator[Captured]":
+        """States of the piece's responses, by batches of its own: the same ones in every run."""
+        ids = piece.token_ids
         for window in _grouped(piece.lengths, _WINDOW_BATCHES * self.batch_tokens):
             found: dict[int, Captured] = {}
             lengths = {index: len(ids[index]) for index in window}

@@ -85,7 +85,7 @@ def test_it_loads_within_a_second(chromium: Browser, page: Path) -> None:
 def test_the_navigation_leads_to_every_section(chromium: Browser, page: Path) -> None:
     chromium.open(page, 390, 844, dark=False)
     links = "[...document.querySelectorAll('nav a')]"
-    assert chromium.evaluate(f"{links}.length") == 12
+    assert chromium.evaluate(f"{links}.length") == 16
     assert chromium.evaluate(f"{links}.every(link => document.querySelector(link.hash))")
     # The bar stays in sight, and its links can be scrolled to on a phone.
     chromium.evaluate("scrollTo({top: 3000, behavior: 'instant'})")

@@ -8,6 +8,7 @@ from typing import Any
 
 from aerie.contracts import VERSIONS
 from aerie.report.collect import Inputs
+from aerie.scaling.result import summarise
 
 DATASETS = {
     "swe_agent": ("nebius/SWE-agent-trajectories", "CC-BY-4.0"),
@@ -40,7 +41,13 @@ def bench(speedup: float | None = 1.24, names: list[str] | None = None) -> dict[
             "plain_tokens_per_s": round(plain, 2) if timed else None,
             "draft_tokens_per_s": round(plain * gain, 2) if timed else None,
             "speedup": round(gain, 3) if timed else None,
+            "joint": [round(0.7 * (length - 1), 3), round(0.25 * (length - 1), 3), 0.01],
+            "answers": 12,
         }
+    group = {
+        "accept_length": 1.47, "accept_length_ci95": [1.42, 1.52], "joint": [0.35, 0.1, 0.02],
+        "rounds": 5200, "prompts": 120, "answers": 120,
+    }  # fmt: skip
     kept = (1840, 610, 190)
     reached = (5200, 1840, 610)
     timed_overall = speedup is not None
@@ -56,6 +63,11 @@ def bench(speedup: float | None = 1.24, names: list[str] | None = None) -> dict[
         "accept_length_by_request": 1.46,
         "accept_length_by_request_ci95": [1.41, 1.51],
         "simulated_accept_length": 1.45,
+        "goal_accept_length": 3.0,
+        "concurrency": [1],
+        "modes": {"instant": group},
+        "contexts": {"under 1K": group},
+        "degenerate": {"answers": 2, "reasons": {"loop": 2}, "accept_length_with_them": 1.55},
         "rounds": 5200,
         "accepted": 2640,
         "output_tokens": 7840,
@@ -148,6 +160,50 @@ def train(steps: int = 300) -> list[dict[str, Any]]:
             }
         )
     return result
+
+
+def scaling(names: list[str]) -> dict[str, Any]:
+    """`scaling.json`, as Aerie makes it of points of a saturating curve."""
+    rng = random.Random(5)
+    held_out = [
+        {"prompt": f"p{place}", "dataset": names[place % len(names)], "rounds": rng.randint(30, 90)}
+        for place in range(60)
+    ]
+    found = []
+    for seed, size in ((0, 28), (1, 28), (0, 56), (1, 56), (0, 112), (0, 224), (0, 448)):
+        gain = 0.6 - 1.6 * size**-0.5 + rng.gauss(0, 0.01)
+        entries = [
+            entry | {"accepted": [round(entry["rounds"] * gain * rng.uniform(0.8, 1.2))]}
+            for entry in held_out
+        ]
+        datasets = {name: size // len(names) + 1 for name in names}
+        found.append(
+            {"seed": seed, "counts": {"samples": size, "datasets": datasets}, "held_out": entries}
+        )
+    content = summarise(found, 0.02, 12.5, "GPU-hours")
+    return {"artifact": "scaling", "contract": VERSIONS["scaling"], **content}
+
+
+def map_study(names: list[str]) -> dict[str, Any]:
+    """`map_study.json`."""
+    sizes = []
+    for size, share in ((4096, 0.94), (8192, 0.987), (32768, 1.0)):
+        known = size <= 8192
+        entry = {
+            "accept_length": 1.4 + share / 20 if known else None,
+            "accept_length_ci95": [1.38, 1.5] if known else None,
+            "lost": round(0.987 - share, 3) if known else None,
+            "lost_ci95": [0.0, 0.06] if known else None,
+        }
+        sizes.append(
+            {
+                "size": size, "coverage": share, "ceiling": 1 + 3 * share,
+                "head_bytes": size * 1152, "head_seconds": size / 1e8, **entry,
+                "datasets": {name: {"coverage": share, **entry} for name in names},
+            }
+        )  # fmt: skip
+    content = {"artifact": "map_study", "contract": VERSIONS["map_study"]}
+    return content | {"own": 8192, "k": 3, "sizes": sizes}
 
 
 def evaluation(names: list[str]) -> dict[str, Any]:
@@ -298,7 +354,7 @@ def write_build(work: Path, names: list[str] | None = None, hostile: bool = Fals
     )
     lock = {
         "artifact": "lock",
-        "contract": 1,
+        "contract": VERSIONS["lock"],
         "target": {"name": "SmolLM2-135M-Instruct", "revision": "9f" * 16},
         "datasets": {
             name: {"id": identity, "licence": licence, "digest": "c4" * 16}
@@ -321,6 +377,8 @@ def write_build(work: Path, names: list[str] | None = None, hostile: bool = Fals
         map=write(work / "vocab" / "map.json", sidecar("map", {"size": 8192, "vocab_size": 49152})),
         target=write(work / "target" / "target.json", target),
         lock=write(work / "lock.json", lock),
+        scaling=write(work / "scaling" / "scaling.json", scaling(names)),
+        map_study=write(work / "map_study" / "map_study.json", map_study(names)),
         selections=[single[1] for single, _ in found.values()],
         candidates=[single[0] for single, _ in found.values()],
         licences=[single[2] for single, _ in found.values()],

@@ -8,10 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aerie.bench.result import Measured, summarise, verdict
+from aerie.bench.accept import Measured
+from aerie.bench.degenerate import Degenerate, degenerate, ends_in_loop
+from aerie.bench.result import summarise, verdict
 from aerie.bench.run import spread
 from aerie.bench.statistics import Bootstrap
 from aerie.bench.suite import SuitePrompt, read_suite
+from aerie.config import ROOT, BenchSettings
 from aerie.errors import DataError, GateError
 from aerie.gates.accept import check_accept
 from aerie.gates.serving import check_serving
@@ -97,7 +100,7 @@ def test_the_serving_gate() -> None:
 
 
 def test_timed_prompts_come_from_the_domains_in_turn() -> None:
-    prompts = [SuitePrompt(f"{d}{n}", d, None, ["x"]) for d in "abc" for n in range(4)]
+    prompts = [SuitePrompt(f"{d}{n}", d, ["x"]) for d in "abc" for n in range(4)]
     chosen = [prompts[n].id for n in spread(prompts, 5)]
     assert chosen == ["a0", "a1", "b0", "b1", "c0"]
 
@@ -137,3 +140,140 @@ def test_a_missing_or_empty_suite(tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").write_text("", encoding="utf-8")
     with pytest.raises(DataError, match="empty"):
         read_suite(tmp_path / "empty.jsonl")
+
+
+def test_a_suite_of_conversations_tools_and_modes(tmp_path: Path) -> None:
+    call = {"role": "assistant", "content": "", "tool_calls": [{"id": "c"}]}
+    rows = [
+        {"question_id": 81, "category": "writing", "turns": ["write", "shorten"]},
+        {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "u"},
+                      {"role": "assistant", "content": "old"}]},
+        {"id": "tool", "mode": "thinking", "messages": [
+            {"role": "user", "content": "u"}, call, {"role": "tool", "content": "42"}]},
+        {"id": "bfcl", "question": [[{"role": "user", "content": "area?"}]], "function": [
+            {"name": "area", "parameters": {"type": "dict", "properties": {}}}]},
+    ]  # fmt: skip
+    mt, own, tool, bfcl = read_suite(write(tmp_path / "mine.jsonl", *map(json.dumps, rows)))
+    assert (mt.id, mt.domain, mt.answers) == ("81", "writing", 2)
+    assert mt.messages(["long"])[1:] == [
+        {"role": "assistant", "content": "long"}, {"role": "user", "content": "shorten"}
+    ]  # fmt: skip
+    assert (own.id, own.domain) == ("mine-1", "mine")
+    assert [message["role"] for message in own.messages()] == ["system", "user"]
+    assert (tool.mode, tool.answers) == ("thinking", 1)
+    assert [message["role"] for message in tool.messages()] == ["user", "assistant", "tool"]
+    assert bfcl.tools is not None
+    assert bfcl.tools[0]["function"]["parameters"]["type"] == "object"
+
+
+def test_suites_are_read_where_they_lie(tmp_path: Path) -> None:
+    import gzip
+
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    packed = tmp_path / "HumanEval.jsonl.gz"
+    packed.write_bytes(gzip.compress(b'{"task_id": "HumanEval/0", "prompt": "def f():"}\n'))
+    table = tmp_path / "verified.parquet"
+    pq.write_table(pa.table({"instance_id": ["a-1"], "problem_statement": ["it fails"]}), table)
+    assert read_suite(packed)[0] == SuitePrompt("HumanEval/0", "HumanEval", ["def f():"])
+    assert read_suite(table)[0] == SuitePrompt("a-1", "verified", ["it fails"])
+    packed.write_bytes(b"no gzip")
+    with pytest.raises(DataError, match="cannot be read"):
+        read_suite(packed)
+
+
+@pytest.mark.parametrize(
+    ("row", "named"),
+    [
+        ({"id": "y", "turns": ["x"]}, "the id is taken"),
+        ({"id": "x", "turns": ["x"], "mode": "slow"}, "mode"),
+        ({"id": "x", "question": [[{"role": "user", "content": "x"}]],
+          "involved_classes": ["MathAPI"]}, "simulated environment"),
+        ({"id": "x", "messages": [{"role": "assistant", "content": "x"}]}, "messages"),
+    ],
+)  # fmt: skip
+def test_rows_that_cannot_be_measured(tmp_path: Path, row: object, named: str) -> None:
+    good = '{"id": "y", "domain": "d", "turns": ["x"]}'
+    with pytest.raises(DataError, match=named):
+        read_suite(write(tmp_path / "s.jsonl", good, json.dumps(row)))
+
+
+LOOP = [9, 8, 7, 6] * 12
+
+
+@pytest.mark.parametrize(
+    ("ids", "text", "reason"),
+    [
+        (list(range(60)), "prose of many words, none of them said twice in a row", None),
+        ([*range(30), *LOOP], "x", Degenerate.LOOP),
+        ([*range(30), *LOOP, 1], "an end token ends the loop", Degenerate.LOOP),
+        ([*LOOP, *LOOP, *range(40, 50)], "x", Degenerate.FEW_DISTINCT),
+        (list(range(200)), "ha " * 200, Degenerate.COMPRESSES),
+        ([5] * 20, "short answers repeat by chance", None),
+    ],
+)
+def test_degenerate_answers_are_known(ids: list[int], text: str, reason: str | None) -> None:
+    assert degenerate(ids, text, BenchSettings(suites={"a": "b"})) == reason
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 5), max_size=8), st.integers(1, 16), st.integers(0, 3))
+def test_whatever_repeats_at_the_end_is_a_loop(head: list[int], period: int, cut: int) -> None:
+    unit = [100 + n for n in range(period)]
+    repeats = max(6, -(-40 // period))
+    ids = head + unit * repeats
+    assert ends_in_loop(ids[: len(ids) - min(cut, period)])
+    assert not ends_in_loop(head + [100 + n for n in range(200)])
+
+
+def test_degenerate_answers_count_in_no_figure() -> None:
+    good, loop = measured("a1", [0, 1, 2], 7.0, 4.5), measured("a2", [3] * 20, 9.0, 1.0)
+    alone = summarise([good], 3)
+    loop.degenerate = "loop"
+    both = summarise([good, loop], 3)
+    for figure in ("accept_length", "rounds", "speedup", "output_tokens", "prompts"):
+        assert both[figure] == alone[figure]
+    assert both["degenerate"]["answers"] == 1
+    assert both["degenerate"]["reasons"] == {"loop": 1}
+    assert both["degenerate"]["accept_length_with_them"] > alone["accept_length"]
+    assert [request["degenerate"] for request in both["requests"]] == [None, "loop"]
+
+
+def test_nothing_that_counts_is_no_error() -> None:
+    loop = measured("a1", [3], 1.0, 1.0)
+    loop.degenerate = "loop"
+    result = summarise([loop], 3)
+    assert result["accept_length"] is None
+    assert result["verdict"]["pays"] is None
+
+
+def test_modes_contexts_and_conversations() -> None:
+    some = [measured(f"a{n}", [n % 3] * 5, 7.0, 4.5) for n in range(6)]
+    for number, each in enumerate(some):
+        each.mode = "thinking" if number % 2 else "instant"
+        each.prompt_ids = [0] * (2000 if number < 2 else 10)
+        each.prompt = f"p{number // 2}"
+    result = summarise(some, 3)
+    assert (result["prompts"], result["answers"]) == (3, 6)
+    assert {name: g["answers"] for name, g in result["modes"].items()} == {
+        "instant": 3, "thinking": 3
+    }  # fmt: skip
+    assert {name: g["answers"] for name, g in result["contexts"].items()} == {
+        "1K to 4K": 2, "under 1K": 4
+    }  # fmt: skip
+    # The sum of the joint shares is what the accept length is made of.
+    joint = sum(entry["joint"] for entry in result["positions"])
+    assert result["accept_length"] == pytest.approx(1 + joint, abs=1e-3)
+
+
+def test_a_bench_fits_its_schema() -> None:
+    """What `summarise` writes is what schemas/bench.schema.json describes."""
+    import jsonschema
+
+    schema = json.loads((ROOT / "schemas/bench.schema.json").read_text(encoding="utf-8"))
+    parts = {name: schema["properties"][name] for name in schema["properties"]}
+    result = summarise([measured(f"a{n}", [n % 3] * 5, 7.0, 4.5) for n in range(6)], 3)
+    result["equal_outputs"] |= {"dtype": "float32", "words": "all"}
+    for name, value in result.items():
+        jsonschema.validate(value, parts[name] | {"$defs": schema["$defs"]})

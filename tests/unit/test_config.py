@@ -62,6 +62,15 @@ def test_round_trip() -> None:
     assert StatesSettings.model_validate_json(config.states.as_json()) == config.states
 
 
+def test_a_dataset_has_its_own_length_of_answers() -> None:
+    data = yaml.safe_load(TEXT)
+    data["datasets"]["proofs"] = {**data["datasets"]["chat"], "max_new_tokens": 9000}
+    config = validate(data)
+    assert config.responses_of("chat") == config.responses
+    own = config.responses_of("proofs")
+    assert own == config.responses.model_copy(update={"max_new_tokens": 9000})
+
+
 def test_sections_are_equal_text_for_equal_content() -> None:
     spelled = copy.deepcopy(yaml.safe_load(TEXT))
     spelled["states"] = {"batch_tokens": 4096}

@@ -40,6 +40,16 @@ def test_a_plan_that_fits_has_no_problem() -> None:
     assert problems(settings, facts(settings)) == ()
 
 
+def test_the_longest_answer_of_any_dataset_must_fit_the_context() -> None:
+    settings = config(MIX, datasets__d1__max_new_tokens=260_000)
+    known = facts(settings)
+    (problem,) = problems(settings, known)
+    assert problem.kind == "context"
+    assert "the largest max_new_tokens 260,000 = 268,192 tokens" in problem.saw
+    assert option(problem, "prompts.max_tokens: 2144").fits
+    assert not option(problem, "responses.max_new_tokens").fits
+
+
 def test_a_small_disk_is_refused_with_options_that_fit() -> None:
     settings = config(MIX, responses__max_new_tokens=8192)
     known = facts(settings, free=6 * TB)

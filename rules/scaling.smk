@@ -1,0 +1,197 @@
+"""Scaling: whether more data would help. Map study: whether another size of the map would.
+
+INPUT: the manifest of all states, the map, the draft. OUTPUT: <results>/scaling/scaling.json,
+<results>/map_study/map_study.json. Not a part of a build: `make scaling` and `make map-study` ask for
+them. States are read where they lie. The recipe is that of the first run of `drafts`, whose draft is
+the point of all data.
+"""
+
+SCALED = next(iter(CONFIG.drafts))
+
+
+def points():
+    """Name of each point: `<divisor>-<seed>`. The two smallest fractions are trained several times."""
+    divisors = sorted(set(CONFIG.scaling.divisors), reverse=True)
+    return ["1-0"] + [
+        f"{divisor}-{seed}"
+        for place, divisor in enumerate(divisors)
+        for seed in range(CONFIG.scaling.seeds if place < 2 else 1)
+    ]
+
+
+def seeded(wildcards):
+    """The recipe, with another seed for each draft of a fraction."""
+    settings = CONFIG.drafts[SCALED]
+    seed = settings.seed + int(wildcards.seed)
+    return settings.model_copy(update={"seed": seed}).as_json()
+
+
+wildcard_constraints:
+    divisor="[0-9]+",
+    seed="[0-9]+",
+
+
+localrules:
+    scaling,
+    map_study,
+
+
+rule scaling:
+    input:
+        "<results>/scaling/scaling.json",
+
+
+rule map_study:
+    input:
+        "<results>/map_study/map_study.json",
+
+
+rule scaling_point:
+    input:
+        states=the_states,
+        map=the_map,
+        target="<results>/target/target.json",
+    output:
+        "<results>/scaling/points/{divisor}-{seed}.json",
+    log:
+        "<logs>/scaling/{divisor}-{seed}.log",
+    benchmark:
+        "<benchmarks>/scaling/{divisor}-{seed}.tsv"
+    container:
+        image("draft")
+    threads: all_cores
+    resources:
+        mem_mb=2500,
+        gpu=GPUS,
+    params:
+        image=recipe("draft"),
+        settings=seeded,
+        checkpoints=f"{CONFIG.work}/journal/scaling/{{divisor}}-{{seed}}",
+        contract=(VERSIONS["draft"], VERSIONS["scaling"]),
+    shell:
+        r"""
+        python scripts/scaling_point.py \
+            --log {log:q} \
+            --threads {threads} \
+            --settings {params.settings:q} \
+            --divisor {wildcards.divisor} \
+            --states {input.states:q} \
+            --map {input.map:q} \
+            --target {input.target:q} \
+            --checkpoints {params.checkpoints:q} \
+            --out {output:q}
+        """
+
+
+# All data have a draft already: it is judged, not trained.
+rule scaling_whole:
+    input:
+        states=the_states,
+        map=the_map,
+        target="<results>/target/target.json",
+        draft=f"<results>/draft/{SCALED}/draft.json",
+    output:
+        "<results>/scaling/points/1-0.json",
+    log:
+        "<logs>/scaling/1-0.log",
+    benchmark:
+        "<benchmarks>/scaling/1-0.tsv"
+    container:
+        image("draft")
+    threads: all_cores
+    resources:
+        mem_mb=2500,
+        gpu=GPUS,
+    params:
+        image=recipe("draft"),
+        settings=CONFIG.drafts[SCALED].as_json(),
+        contract=(VERSIONS["draft"], VERSIONS["scaling"]),
+    shell:
+        r"""
+        python scripts/scaling_point.py \
+            --log {log:q} \
+            --threads {threads} \
+            --settings {params.settings:q} \
+            --states {input.states:q} \
+            --map {input.map:q} \
+            --target {input.target:q} \
+            --draft {input.draft:q} \
+            --out {output:q}
+        """
+
+
+ruleorder: scaling_whole > scaling_point
+
+
+rule scaling_result:
+    input:
+        points=expand("<results>/scaling/points/{point}.json", point=points()),
+        states=the_states,
+        code=code("scaling"),
+    output:
+        "<results>/scaling/scaling.json",
+    log:
+        "<logs>/scaling/scaling.log",
+    benchmark:
+        "<benchmarks>/scaling/scaling.tsv"
+    resources:
+        mem_mb=500,
+    params:
+        image=recipe(),
+        settings=CONFIG.scaling.as_json(),
+        gpus=GPUS * CONFIG.plan.gpus_per_host,
+        work=CONFIG.work,
+    shell:
+        r"""
+        python scripts/scaling.py \
+            --log {log:q} \
+            --settings {params.settings:q} \
+            --points {input.points:q} \
+            --states {input.states:q} \
+            --work {params.work:q} \
+            --gpus {params.gpus} \
+            --out {output:q}
+        """
+
+
+rule map_study_result:
+    input:
+        states=the_states,
+        map=the_map,
+        counts=expand("<results>/vocab/counts/{dataset}.json", dataset=DATASETS),
+        tables=ancient(
+            expand("<results>/vocab/counts/{dataset}.safetensors", dataset=DATASETS)
+        ),
+        target="<results>/target/target.json",
+        draft=f"<results>/draft/{SCALED}/draft.json",
+        code=code("map_study"),
+    output:
+        "<results>/map_study/map_study.json",
+    log:
+        "<logs>/map_study.log",
+    benchmark:
+        "<benchmarks>/map_study.tsv"
+    container:
+        image("draft")
+    threads: all_cores
+    resources:
+        mem_mb=2500,
+        gpu=GPUS,
+    params:
+        image=recipe("draft"),
+        settings=CONFIG.map_study.as_json(),
+        recipe=CONFIG.drafts[SCALED].as_json(),
+    shell:
+        r"""
+        python scripts/map_study.py \
+            --log {log:q} \
+            --threads {threads} \
+            --settings {params.settings:q} \
+            --recipe {params.recipe:q} \
+            --states {input.states:q} \
+            --map {input.map:q} \
+            --counts {input.counts:q} \
+            --target {input.target:q} \
+            --draft {input.draft:q} \
+            --out {output:q}
+        """

@@ -1,0 +1,71 @@
+"""A SLURM for all tests of this folder, and checkouts whose profile asks for what it has."""
+
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.cluster.cluster import Cluster, installed
+from tests.workflow.conftest import Checkout
+
+# The workflow's own tests make it: a complete tiny build, made without SLURM.
+from tests.workflow.conftest import built as built
+
+FOLDER = Path(__file__).resolve().parent
+GPU_RULES = ("responses", "states", "draft", "bench")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Tests that start daemons run when they are asked for by name, as `make test-cluster` does."""
+    asked = (Path(argument.split("::")[0]).resolve() for argument in config.args)
+    return None if any(path.is_relative_to(FOLDER) for path in asked) else True
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    if not installed():
+        pytest.fail("SLURM is not installed, or this is not root: run `make test-cluster`")
+    # No link of pytest's in the paths: munged follows none.
+    root = tmp_path_factory.mktemp("slurm").resolve()
+    with Cluster(root) as started:
+        yield started
+
+
+class ClusterCheckout(Checkout):
+    """A checkout that runs its rules through SLURM."""
+
+    def command(self, *arguments: str) -> list[str]:
+        """What `make all PROFILE=profiles/slurm` runs, without its lock."""
+        options = ["--workflow-profile", "profiles/slurm", "--nolock"]
+        return ["profiles/slurm/launch", sys.executable, "-m", "snakemake", *options, *arguments]
+
+
+def shrink_profile(checkout: Checkout) -> None:
+    """Give `checkout` the production profile, sized for the one node of the tests."""
+    path = checkout.folder / "profiles/slurm/config.yaml"
+    profile = yaml.safe_load(path.read_text(encoding="utf-8"))
+    for rule, resources in profile["set-resources"].items():
+        resources.update(mem_mb=1500, runtime="5 * attempt")
+        if rule in GPU_RULES:
+            resources["gpu"] = 1
+    profile["set-threads"] = dict.fromkeys(profile["set-threads"], 1) | {"draft": 2, "bench": 2}
+    profile["default-resources"]["mem_mb"] = 500
+    profile["slurm-init-seconds-before-status-checks"] = 2
+    profile["seconds-between-status-checks"] = 2
+    profile["latency-wait"] = 10
+    path.write_text(yaml.safe_dump(profile), encoding="utf-8")
+
+
+@pytest.fixture
+def empty_checkout(built: Checkout, tmp_path: Path, cluster: Cluster) -> ClusterCheckout:
+    """The tiny build of the workflow's tests with nothing made yet."""
+    folder = tmp_path / "checkout"
+    shutil.copytree(
+        built.folder, folder, symlinks=True, ignore=shutil.ignore_patterns("results", ".snakemake")
+    )
+    checkout = ClusterCheckout(folder)
+    shrink_profile(checkout)
+    return checkout

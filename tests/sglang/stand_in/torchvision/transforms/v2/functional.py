@@ -1,0 +1,3 @@
+"""TEST DOUBLE, see the package."""
+
+from torchvision import missing as __getattr__  # noqa: F401
