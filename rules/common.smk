@@ -37,6 +37,8 @@ def checked(config):
 
 CONFIG = checked(config)
 DATASETS = list(CONFIG.datasets)
+# The run whose recipe the scaling and the map study follow.
+SCALED = next(iter(CONFIG.drafts))
 FROM_HUB = [name for name, entry in CONFIG.datasets.items() if entry.hub]
 # Prompts that must not be trained on.
 BENCHMARKS = sorted({*CONFIG.bench.suites.values(), *CONFIG.prompts.benchmarks})
@@ -44,7 +46,7 @@ LARGE_DATASET_BYTES = 64_000_000
 # A production engine has the whole host; the embedded one shares the cores.
 GPUS = 0 if CONFIG.engine == "transformers" else 1
 # How servers are run reaches jobs beside their params: no part goes stale because a port changed.
-os.environ["AERIE_SGLANG"] = CONFIG.sglang.as_json()
+os.environ.update(AERIE_SGLANG=CONFIG.sglang.as_json())
 
 
 def code(script):
@@ -67,11 +69,11 @@ def imported(file):
         elif isinstance(node, ast.ImportFrom) and node.module:
             names.add(node.module)
             names.update(f"{node.module}.{alias.name}" for alias in node.names)
-    paths = [name.replace(".", "/") for name in names if name.startswith("aerie")]
+    paths = [Path(*name.split(".")) for name in names if name.startswith("aerie")]
     return [
-        candidate
+        str(candidate)
         for path in paths
-        for candidate in (f"{path}.py", f"{path}/__init__.py")
+        for candidate in (path.with_suffix(".py"), path / "__init__.py")
         if Path(workflow.basedir, candidate).is_file()
     ]
 
@@ -249,3 +251,25 @@ def reading_processes(wildcards):
 def all_cores(wildcards):
     """Every core there is, up to where a model as small as the embedded one stops to gain."""
     return min(workflow.cores or 1, 4)
+
+
+def scaling_points():
+    """Name of each point: `<divisor>-<seed>`. The two smallest fractions are trained several times."""
+    divisors = sorted(set(CONFIG.scaling.divisors), reverse=True)
+    return ["1-0"] + [
+        f"{divisor}-{seed}"
+        for place, divisor in enumerate(divisors)
+        for seed in range(CONFIG.scaling.seeds if place < 2 else 1)
+    ]
+
+
+def seeded(wildcards):
+    """The recipe, with another seed for each draft of a fraction."""
+    settings = CONFIG.drafts[SCALED]
+    seed = settings.seed + int(wildcards.seed)
+    return settings.model_copy(update={"seed": seed}).as_json()
+
+
+def made(file):
+    """The file under the work folder, if it is there."""
+    return [path for path in [f"{CONFIG.work}/{file}"] if Path(path).exists()]

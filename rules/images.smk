@@ -1,9 +1,11 @@
 """Which image a phase runs in under `--sdm apptainer`, and what a container sees of the host.
 
-The recipe of its image is a param of every rule whose result an image can change: another recipe makes
+The recipe of its image is a param of each phase whose result an image can change. Another recipe makes
 exactly those stale, with containers and without, so that both share one result tree. `target` and
 `source` have none: their contract version says what they are, and a rerun would cost hours.
 """
+
+from os import environ as environment
 
 from snakemake.settings.types import DeploymentMethod
 
@@ -41,6 +43,6 @@ def recipe(phase="cpu"):
 if IN_CONTAINERS:
     # By the environment, which jobs inherit; a job of a cluster reads this file again. The checkout
     # is the home of a container, and caches shall not land in it.
-    given = [os.environ["APPTAINER_BIND"]] if "APPTAINER_BIND" in os.environ else []
-    os.environ["APPTAINER_BIND"] = ",".join([*given, *outside(CONFIG, Path.cwd())])
-    os.environ.update(caches(CONFIG, Path.cwd()))
+    binds = [*filter(None, [environment.get("APPTAINER_BIND")])]
+    binds += outside(CONFIG, Path.cwd())
+    environment.update(APPTAINER_BIND=",".join(binds), **caches(CONFIG, Path.cwd()))

@@ -11,11 +11,6 @@ from aerie.lock import digest_settings, git_commit
 SHOWN = next(iter(CONFIG.drafts))
 
 
-def made(file):
-    """The file under the work folder, if it is there."""
-    return [path for path in [f"{CONFIG.work}/{file}"] if Path(path).exists()]
-
-
 rule lock:
     input:
         target="<results>/target/target.json",

@@ -6,25 +6,6 @@ them. States are read where they lie. The recipe is that of the first run of `dr
 the point of all data.
 """
 
-SCALED = next(iter(CONFIG.drafts))
-
-
-def points():
-    """Name of each point: `<divisor>-<seed>`. The two smallest fractions are trained several times."""
-    divisors = sorted(set(CONFIG.scaling.divisors), reverse=True)
-    return ["1-0"] + [
-        f"{divisor}-{seed}"
-        for place, divisor in enumerate(divisors)
-        for seed in range(CONFIG.scaling.seeds if place < 2 else 1)
-    ]
-
-
-def seeded(wildcards):
-    """The recipe, with another seed for each draft of a fraction."""
-    settings = CONFIG.drafts[SCALED]
-    seed = settings.seed + int(wildcards.seed)
-    return settings.model_copy(update={"seed": seed}).as_json()
-
 
 wildcard_constraints:
     divisor="[0-9]+",
@@ -125,7 +106,7 @@ ruleorder: scaling_whole > scaling_point
 
 rule scaling_result:
     input:
-        points=expand("<results>/scaling/points/{point}.json", point=points()),
+        points=expand("<results>/scaling/points/{point}.json", point=scaling_points()),
         states=the_states,
         code=code("scaling"),
     output:
@@ -140,7 +121,6 @@ rule scaling_result:
         image=recipe(),
         settings=CONFIG.scaling.as_json(),
         gpus=GPUS * CONFIG.plan.gpus_per_host,
-        work=CONFIG.work,
     shell:
         r"""
         python scripts/scaling.py \
@@ -148,7 +128,7 @@ rule scaling_result:
             --settings {params.settings:q} \
             --points {input.points:q} \
             --states {input.states:q} \
-            --work {params.work:q} \
+            --work "$(dirname "$(dirname {input.states:q})")" \
             --gpus {params.gpus} \
             --out {output:q}
         """

@@ -42,7 +42,9 @@ if __name__ == "__main__":
     arguments.add_argument(
         "--requirements", type=Path, nargs="+", required=True, help="pinned requirement files"
     )
-    arguments.add_argument("--settings", required=True, help="a digest of each section of the configuration, as JSON")
+    arguments.add_argument(
+        "--settings", required=True, help="a digest of each section of the configuration, as JSON"
+    )
     arguments.add_argument(
         "--images", type=Path, required=True, help="containers/images.lock.yaml of the checkout"
     )

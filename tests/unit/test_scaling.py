@@ -201,5 +201,6 @@ def test_hours_come_from_the_benchmarks_of_the_build(tmp_path: Path) -> None:
         path = tmp_path / f"benchmarks/{name}.tsv"
         path.parent.mkdir(parents=True)
         path.write_text(f"s\th:m:s\n{seconds}\t0\n")
-    assert data_hours(tmp_path, 2, 8) == (pytest.approx(2 * 8), "GPU-hours")
-    assert data_hours(tmp_path, 2, 0) == (pytest.approx(2), "hours of this machine")
+    for gpus, expected, unit in ((8, 16.0, "GPU-hours"), (0, 2.0, "hours of this machine")):
+        hours, name = data_hours(tmp_path, 2, gpus)
+        assert hours == pytest.approx(expected) and name == unit

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.dag.measure import LIMITS, ROOT, measure
+from aerie.config import ROOT
+from benchmarks.dag.measure import LIMITS, measure
 
 pytestmark = [pytest.mark.workflow, pytest.mark.slow]
 
