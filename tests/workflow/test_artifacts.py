@@ -11,7 +11,7 @@ from tests.workflow.conftest import ROOT, Checkout
 
 pytestmark = pytest.mark.workflow
 
-SCHEMAS = {"bench": "bench", "states": "states_index"}
+SCHEMAS = {"bench": "bench", "overlap": "overlap", "states": "states_index"}
 OTHERS = {"lock.json", "selection.json"}
 
 
@@ -42,6 +42,7 @@ def test_artifacts_match_their_schemas(built: Checkout) -> None:
         "target",
         "candidates",
         "prompts",
+        "overlap",
         "responses",
         "counts",
         "map",

@@ -54,7 +54,9 @@ def test_a_server_s_image_is_that_of_its_phases(checkout: Checkout, name: str) -
     assert touched.code == 0, touched.text
     assert not changed_params(checkout.snakemake("--dry-run").text)
     another_recipe(checkout.folder, name)
-    assert changed_params(checkout.snakemake("--dry-run").text) == OF_SGLANG[name]
+    found = changed_params(checkout.snakemake("--dry-run").text)
+    # What follows a stale job has that for its reason, what is behind a checkpoint has none yet.
+    assert found and found <= OF_SGLANG[name]
 
 
 def test_without_a_gpu_a_server_is_refused_in_the_doctor_s_words(checkout: Checkout) -> None:

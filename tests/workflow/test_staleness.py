@@ -24,8 +24,8 @@ def test_growing_a_take_runs_its_new_part_and_what_depends_on_it(checkout: Check
     run = checkout.snakemake()
     assert run.code == 0, run.text
     assert run.jobs == sorted(
-        ["prompts first", "responses first 002", "states first 002", "counts first", "map",
-         *AFTER_STATES]
+        ["prompts first", "overlap", "responses first 002", "states first 002", "counts first",
+         "map", *AFTER_STATES]
     )  # fmt: skip
     after = checkout.digests()
     kept = [name for name in before if name.split("/")[0] in ("prompts", "responses", "states")]
@@ -37,7 +37,7 @@ def test_the_size_of_the_map_touches_no_response_and_no_state(checkout: Checkout
     checkout.configure(vocab__size=192)
     run = checkout.snakemake()
     assert run.code == 0, run.text
-    assert run.jobs == ["bench main heldout", "draft main", "map", "report"]
+    assert run.jobs == ["bench main heldout", "draft main", "lock", "map", "report"]
 
 
 def test_a_map_of_the_same_bytes_wakes_no_draft(checkout: Checkout) -> None:
@@ -45,14 +45,15 @@ def test_a_map_of_the_same_bytes_wakes_no_draft(checkout: Checkout) -> None:
     checkout.configure(vocab__floor=0.01)
     run = checkout.snakemake()
     assert run.code == 0, run.text
-    assert run.jobs == ["map"]
+    # The lock names the settings of a build, and the report shows the lock.
+    assert run.jobs == ["lock", "map", "report"]
 
 
 def test_k_of_the_bench_touches_bench_and_report(checkout: Checkout) -> None:
     checkout.configure(bench__k=1)
     run = checkout.snakemake()
     assert run.code == 0, run.text
-    assert run.jobs == ["bench main heldout", "report"]
+    assert run.jobs == ["bench main heldout", "lock", "report"]
 
 
 def test_one_more_row_in_a_dataset_reaches_the_parts_that_it_falls_into(checkout: Checkout) -> None:
@@ -67,7 +68,7 @@ def test_the_second_dataset_does_not_disturb_the_first(checkout: Checkout) -> No
     checkout.configure(datasets__second__take=4)
     run = checkout.snakemake()
     assert run.code == 0, run.text
-    assert run.jobs == sorted(["prompts second", "counts second", "map", *AFTER_STATES])
+    assert run.jobs == sorted(["prompts second", "overlap", "counts second", "map", *AFTER_STATES])
 
 
 def test_touching_files_wakes_nothing(checkout: Checkout) -> None:
