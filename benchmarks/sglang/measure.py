@@ -25,7 +25,7 @@ from aerie.target import Target
 
 # Prefills in flight, as a capture has them.
 _GROUPS = 8
-_DISK_BYTES = 8_000_000_000
+_DISK_BYTES = 4_000_000_000
 
 
 def interval(values: Sequence[float]) -> dict[str, Any]:

@@ -99,6 +99,7 @@ class Cluster:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._cancel()
         for name in ("slurmd.pid", "slurmctld.pid", "munge/pid"):
             _stop(self.root / name)
         # With the plugin installed, every call of Snakemake would wait for the controller.
@@ -156,6 +157,18 @@ class Cluster:
             for path in sorted(self.root.glob("*.log"))
         ]
         return "\n".join([*map(str, self.jobs()), *logs])
+
+    def _cancel(self) -> None:
+        """End what still runs, after a test that failed: jobs outlive the daemons."""
+        end = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < end:
+            done = subprocess.run(
+                ["squeue", "--noheader", "--format=%i"], capture_output=True, text=True, check=False
+            )
+            if not done.stdout.split():
+                return
+            subprocess.run(["scancel", *done.stdout.split()], capture_output=True, check=False)
+            time.sleep(0.5)
 
     def _signal(self, job: Job, number: signal.Signals) -> None:
         end = time.monotonic() + _PATIENCE_S

@@ -54,6 +54,8 @@ def run(command: Sequence[str | Path], **options: object) -> str:
 @pytest.fixture(scope="session")
 def tools() -> None:
     """Skip where tools are missing, unless they are asked for as `make test-containers` does."""
+    # A user's path may lack where the daemon is.
+    os.environ["PATH"] += ":/usr/sbin:/sbin"
     missing = [name for name in TOOLS if shutil.which(name) is None]
     missing += [] if os.geteuid() == 0 else ["root"]
     if missing:

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from aerie.processes import die_with_parent
 
@@ -52,7 +53,7 @@ def _end_group(server: "subprocess.Popen[bytes]") -> None:
             return
         while time.monotonic() < deadline:
             server.poll()
-            if not _signal(server.pid, 0):
+            if not _is_alive(server.pid):
                 return
             time.sleep(0.1)
 
@@ -63,6 +64,22 @@ def _signal(group: int, number: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def _is_alive(group: int) -> bool:
+    """Whether a process of the group still runs.
+
+    A container's first process often reaps no orphans, and a signal reaches zombies too.
+    """
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            # The name in parentheses may hold anything; state, parent and group follow it.
+            state, _, owner = stat.read_text().rpartition(")")[2].split()[:3]
+        except (OSError, ValueError):
+            continue
+        if int(owner) == group and state not in "ZX":
+            return True
+    return False
 
 
 if __name__ == "__main__":
