@@ -78,6 +78,9 @@ class Clusters:
         if not sum(b):
             return None, None
         interval = self.bootstrap.interval(lambda x, y: plus + x / y, a, b)
+        if interval:
+            # Few prompts give a symmetric interval, and no sum here is negative.
+            interval = max(interval[0], plus), interval[1]
         return rounded(plus + sum(a) / sum(b)), pair(interval)
 
 
