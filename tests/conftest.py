@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from aerie import target_build
 from aerie.config import PackageSource, PathSource, TargetSettings
@@ -45,6 +46,9 @@ TINY_ANSWER_CHARACTERS = "0123456789BCEFGHJKLMNPQRSUVXYZ"
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "engine: runs the demo's real target; slow")
+    # How long an example takes says more about what else the machine does than about the code.
+    settings.register_profile("aerie", deadline=None)
+    settings.load_profile("aerie")
 
 
 def save_tiny_checkpoint(folder: Path) -> None:

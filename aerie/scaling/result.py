@@ -162,8 +162,8 @@ def stop_rule(
     }[more]
     cost = "" if hours is None else f" and costs {hours:,.3g} {unit}"
     words = (
-        f"{head}: doubling adds {doubling['gain']:.3f} ± {(high - low) / 2:.3f} to the accept "
-        f"length{cost}."
+        f"{head}: doubling adds {doubling['gain']:.3f} to the accept length "
+        f"(95 % interval {low:.3f} to {high:.3f}){cost}."
     )
     if more is None:
         words += f" It cannot be told from {least_gain:g}; more held-out prompts would."
