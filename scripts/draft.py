@@ -1,10 +1,9 @@
 """Train a draft on states and export it as SGLang reads it. Resumes from its last checkpoint."""
 
 import argparse
-import sys
 from pathlib import Path
 
-from aerie.command import log, parser, run
+from aerie.command import parser, run
 from aerie.config import DraftSettings
 
 
@@ -12,10 +11,10 @@ def main(options: argparse.Namespace) -> None:
     import torch
 
     from aerie.train.run import train
-    from aerie.train.stop import REQUEUE, Preempted
+    from aerie.train.stop import requeued
 
     torch.set_num_threads(options.threads)
-    try:
+    with requeued():
         train(
             DraftSettings.model_validate_json(options.settings),
             options.states,
@@ -24,9 +23,6 @@ def main(options: argparse.Namespace) -> None:
             options.checkpoints,
             options.out,
         )
-    except Preempted as preempted:
-        log.info("%s", preempted)
-        sys.exit(REQUEUE)
 
 
 if __name__ == "__main__":

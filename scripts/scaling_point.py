@@ -1,10 +1,9 @@
 """One point of the scaling curve: train on a fraction of the data, or judge the draft of all."""
 
 import argparse
-import sys
 from pathlib import Path
 
-from aerie.command import log, parser, run
+from aerie.command import parser, run
 from aerie.config import DraftSettings
 
 
@@ -12,7 +11,7 @@ def main(options: argparse.Namespace) -> None:
     import torch
 
     from aerie.scaling.point import judge_draft, train_point
-    from aerie.train.stop import REQUEUE, Preempted
+    from aerie.train.stop import requeued
 
     torch.set_num_threads(options.threads)
     settings = DraftSettings.model_validate_json(options.settings)
@@ -20,11 +19,8 @@ def main(options: argparse.Namespace) -> None:
     if options.draft:
         judge_draft(settings, *inputs, options.draft, options.out)
         return
-    try:
+    with requeued():
         train_point(settings, options.divisor, *inputs, options.checkpoints, options.out)
-    except Preempted as preempted:
-        log.info("%s", preempted)
-        sys.exit(REQUEUE)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from aerie.contracts.candidates import write_index
@@ -119,7 +120,11 @@ def read(
         seen = [piece.seen for slice_, piece in pairs if slice_.file == file]
         source.check_columns(file, set().union(*seen))
     if not any(piece.rows for piece in pieces):
-        raise DataError(f"{settings.path} holds no row of {source.adapter.id}")
+        raise DataError(
+            f"{settings.path} holds no row of {source.adapter.id}",
+            saw="only blank lines and empty tables in " + ", ".join(map(source.name, source.files)),
+            remedy="correct `path` or `files` of the dataset, or leave it out of the mix",
+        )
     return pieces
 
 
@@ -135,7 +140,11 @@ def check_rejected_share(settings: Settings, counts: dict[str, Any], rejects: Pa
     share = sum(lost.values()) / counts["rows"]
     if share <= settings.max_rejected_share:
         return
-    examples = {row["reason"]: row for row in reversed(pq.read_table(rejects).to_pylist())}
+    table = pq.read_table(rejects)
+    examples = {
+        reason: table.slice(pc.index(table["reason"], reason).as_py(), 1).to_pylist()[0]
+        for reason in lost
+    }
     seen = "".join(
         f"\n    {count:,} x {reason}, as {examples[reason]['id']}: "
         f"{examples[reason]['detail']} | {head(examples[reason]['text'], 60)}"

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from aerie.contracts.prompts import Reason
+from aerie.contracts.prompts import PROMPTS, REJECTS, Reason
 from aerie.prompts.codepoints import Array
 from aerie.prompts.contamination import Contamination
 from aerie.prompts.limits import TargetLimits
@@ -25,26 +25,10 @@ from aerie.prompts.text import fold, folded_key, head
 
 _BATCH_ROWS = 512
 
-SPILLED = pa.schema(
-    [
-        ("row", pa.string()),
-        ("system", pa.string()),
-        ("turns", pa.string()),
-        ("tools", pa.string()),
-        ("flags", pa.string()),
-        ("stratum", pa.string()),
-        ("native", pa.string()),
-    ]
-)
-REJECTED = pa.schema(
-    [
-        ("place", pa.int64()),
-        ("id", pa.string()),
-        ("reason", pa.string()),
-        ("detail", pa.string()),
-        ("text", pa.string()),
-    ]
-)
+_OF_PROMPTS = ("system", "turns", "tools", "flags", "stratum", "native")
+_OF_REJECTS = ("id", "reason", "detail", "text")
+SPILLED = pa.schema([("row", pa.string()), *map(PROMPTS.field, _OF_PROMPTS)])
+REJECTED = pa.schema([("place", pa.int64()), *map(REJECTS.field, _OF_REJECTS)])
 # What decides about an accepted row. `place` is its number in the slice; of two prompts with the
 # same key the one with the smaller (`size`, `digest`) is kept; `identity` is 0 where there is none.
 FACTS = np.dtype(

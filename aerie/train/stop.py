@@ -1,6 +1,10 @@
 """Ending on request: SLURM sends SIGTERM before it takes a node back."""
 
+import logging
 import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -17,6 +21,16 @@ class Preempted(Exception):
 
     def __init__(self, step: int) -> None:
         super().__init__(f"told to end; the checkpoint after step {step} is written")
+
+
+@contextmanager
+def requeued() -> Iterator[None]:
+    """What a script does inside ends it with `REQUEUE` if it was told to end."""
+    try:
+        yield
+    except Preempted as preempted:
+        logging.getLogger("aerie").info("%s", preempted)
+        sys.exit(REQUEUE)
 
 
 class Stop:

@@ -9,6 +9,7 @@ are the target's head (random) and the states. Prints nothing of its own but one
 """
 
 import argparse
+import importlib.util
 import json
 import sys
 import tempfile
@@ -29,11 +30,9 @@ DEVICE = torch.device("cuda", 0)
 
 def without_datasets() -> None:
     """SpecForge imports Hugging Face `datasets` and does not use it here."""
-    try:
-        import datasets  # noqa: F401
-    except ImportError:
+    if importlib.util.find_spec("datasets") is None:
         module = types.ModuleType("datasets")
-        module.Dataset = type("Dataset", (), {})  # type: ignore[attr-defined]
+        vars(module)["Dataset"] = type("Dataset", (), {})
         sys.modules["datasets"] = module
 
 

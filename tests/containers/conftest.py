@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -36,9 +37,9 @@ class Root:
     folder: Path
 
 
-def run(command: Sequence[str | Path], **options: object) -> str:
+def run(command: Sequence[str | Path], **options: Any) -> str:
     """Run a command and return what it printed; the test fails with that if the command does."""
-    done = subprocess.run(  # type: ignore[call-overload]
+    done = subprocess.run(
         [str(word) for word in command],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

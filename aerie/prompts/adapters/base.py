@@ -1,5 +1,6 @@
 """What an adapter is: a class of facts about a dataset, and one method that reads a row."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -25,7 +26,7 @@ class Category(StrEnum):
     OWN = "own data"
 
 
-class Adapter:
+class Adapter(ABC):
     """How to read one dataset. Subclasses that set `id` register themselves.
 
     What it is: `licence` is an SPDX identifier or "unknown", `attribution` the text that the
@@ -59,13 +60,13 @@ class Adapter:
         if "id" in cls.__dict__:
             REGISTRY[cls.id] = cls
 
+    @abstractmethod
     def find(self, row: dict[str, Any]) -> Conversation:
         """The conversation of a row that holds `wanted()`, None where a column is missing.
 
         Raises:
             Rejected: the row is not one of those that this dataset is read for.
         """
-        raise NotImplementedError
 
     @classmethod
     def wanted(cls) -> tuple[str, ...]:

@@ -1,0 +1,123 @@
+"""One call of the H200 run: where it works, how long it may, its servers, and what it has found."""
+
+import argparse
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from aerie.config import ROOT, ResponsesSettings
+from aerie.engines.sglang.fleet import Fleet, servers
+from aerie.engines.sglang.settings import URLS, SglangSettings
+from aerie.engines.sglang.wanted import Wanted
+from aerie.errors import AerieError
+from aerie.files import write_json
+from aerie.target import Target, read_target
+
+log = logging.getLogger("aerie")
+
+RESPONSES = ResponsesSettings(keep_truncated=True, max_rejected_share=0.95)
+
+
+class OutOfTime(Exception):
+    """The budget of this call is used up; the next one goes on."""
+
+
+@dataclass
+class Run:
+    """One call: where it works, when it must end, and what is known so far."""
+
+    work: Path
+    out: Path
+    deadline: float
+    options: argparse.Namespace
+    settings: SglangSettings
+    result: dict[str, Any]
+
+    @property
+    def target_file(self) -> Path:
+        return self.work / "target/target.json"
+
+    @property
+    def target(self) -> Target:
+        return read_target(self.target_file)
+
+    @property
+    def prompts(self) -> list[Path]:
+        """Sidecars of all parts of prompts."""
+        return sorted(self.work.glob("prompts/*/*.json"))
+
+    @property
+    def responses(self) -> ResponsesSettings:
+        return RESPONSES.model_copy(update={"max_new_tokens": self.options.new_tokens})
+
+    def of_parts(self, phase: str, name: str = "") -> list[Path]:
+        """A path of `phase` for each part: `<phase>/<dataset>/<part>.json` or a file below it."""
+        parts = [path.relative_to(self.work / "prompts") for path in self.prompts]
+        return [
+            self.work / phase / (part.with_suffix("") / name if name else part) for part in parts
+        ]
+
+    @property
+    def left(self) -> float:
+        return self.deadline - time.monotonic()
+
+    def save(self) -> None:
+        write_json(self.out, self.result)
+
+    def note(self, step: str, **facts: Any) -> None:
+        self.result.setdefault("steps", {}).setdefault(step, {}).update(facts)
+        self.save()
+
+    def script(self, name: str, *arguments: object) -> None:
+        """Run one of Aerie's scripts, as a rule does; told to end when the time is over.
+
+        Raises:
+            OutOfTime: it was.
+        """
+        command = [sys.executable, str(ROOT / "scripts" / f"{name}.py"), *map(str, arguments)]
+        command += ["--log", str(self.work / "logs" / f"{name}.log")]
+        process = subprocess.Popen(command, cwd=ROOT)
+        try:
+            status = process.wait(timeout=max(self.left, 1))
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            process.wait()
+            raise OutOfTime(name) from None
+        if status:
+            raise subprocess.CalledProcessError(status, command)
+
+
+@contextmanager
+def serving(run: Run, wanted: Wanted, name: str) -> Iterator[Fleet]:
+    """A server that this script and the scripts that it runs share."""
+    log_file = run.work / "logs" / f"server-{name}.log"
+    with servers(run.settings, wanted, log_file, own=True) as fleet:
+        os.environ[URLS] = ",".join(fleet.urls)
+        try:
+            yield fleet
+        finally:
+            del os.environ[URLS]
+
+
+def measured(run: Run, figure: str, measure: Callable[[], dict[str, Any]]) -> None:
+    """Keep `figure` of what `measure` gives, and the rest in its step.
+
+    Why it could not be measured is a result as well, and costs no later step.
+    """
+    try:
+        found = measure()
+    except (subprocess.CalledProcessError, httpx2.HTTPError, AerieError) as error:
+        log.error("%s: %s", figure, error)
+        run.note(figure, error=str(error))
+        return
+    run.result[figure] = found.pop(figure)
+    run.note(figure, **found)
