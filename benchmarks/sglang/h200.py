@@ -14,15 +14,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from aerie.bench.suite import read_suite
 from aerie.config import (
     ROOT,
-    BenchSettings,
-    DraftSettings,
     StatesSettings,
     VocabSettings,
     load,
@@ -44,16 +42,9 @@ from benchmarks.sglang.running import RESPONSES, OutOfTime, Run, measured, servi
 
 log = logging.getLogger("aerie")
 
-SUITE = ROOT / "demo/suites/heldout.jsonl"
+DEMO_SUITE = ROOT / "demo/suites/heldout.jsonl"
 STATES = StatesSettings()
 VOCAB = VocabSettings(size=16384)
-DRAFT = DraftSettings(
-    steps=5, epochs=8, learning_rate=1e-3, pack_tokens=16384, checkpoint_every=200
-)
-BENCH = BenchSettings(
-    suites={"heldout": str(SUITE)}, k=3, max_new_tokens=256, repeats=3, timed_prompts=32,
-    min_accept_length=1.05, simulated_tolerance=0.05,
-)  # fmt: skip
 PART = 4000
 _PLACE = "\N{OBJECT REPLACEMENT CHARACTER}"
 
@@ -95,11 +86,14 @@ def write_parts(run: Run, fleet: Fleet) -> None:
     given = [prompt for path in run.options.prompts for prompt in _given(path)]
     wanted = max(0, int(run.options.samples * run.options.margin) - len(given))
     start = time.monotonic()
-    texts = _written(run, fleet, wanted)
-    held_out = {turn.strip() for prompt in read_suite(SUITE) for turn in prompt.turns}
-    fresh = [text for text in texts if text not in held_out]
+    written = _written(run, fleet, wanted)
+    kept_out = {turn.strip() for prompt in read_suite(DEMO_SUITE) for turn in prompt.turns}
+    given = [prompt for prompt in given if kept_out.isdisjoint(map(str.strip, prompt.turns))]
+    fresh = [text for text in written if text not in kept_out]
+    held_out, fresh = fresh[: run.options.held_out], fresh[run.options.held_out :]
+    write_suite(run, held_out)
     run.note(
-        "prompts", given=len(given), asked=wanted, distinct=len(fresh),
+        "prompts", given=len(given), asked=wanted, distinct=len(fresh), held_out=len(held_out),
         seconds=time.monotonic() - start,
     )  # fmt: skip
     own = [
@@ -111,21 +105,31 @@ def write_parts(run: Run, fleet: Fleet) -> None:
             file = run.work / "prompts" / dataset / f"{part_name(part)}.parquet"
             rows = prompts[first : first + PART]
             write_prompts(file, rows)
-            provenance = {"dataset": dataset, "adapter": dataset, "licence": "Apache-2.0"}
+            # HumanEval is under MIT; BFCL, the demo's rows and the model under Apache-2.0.
+            licence = "MIT AND Apache-2.0" if given and dataset == "given" else "Apache-2.0"
+            provenance = {"dataset": dataset, "adapter": dataset, "licence": licence}
             write_sidecar(
                 file.with_suffix(".json"), "prompts", [file], {"rows": len(rows)},
                 {**provenance, "part": part},
             )  # fmt: skip
 
 
+def write_suite(run: Run, texts: Sequence[str]) -> None:
+    """The suite: the demo's held-out prompts, and turns of the target's that are not trained on."""
+    rows = [{"id": f"held-{n}", "domain": "written", "turns": [t]} for n, t in enumerate(texts)]
+    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+    run.suite.write_text(DEMO_SUITE.read_text(encoding="utf-8") + "".join(lines), encoding="utf-8")
+
+
 def _given(path: Path) -> list[Prompt]:
-    """Prompts of a table of Aerie's, or of JSONL rows `{"id": ..., "turns": [...]}`."""
+    """Prompts of a table of Aerie's, or of a benchmark's file as its package ships it."""
     if path.suffix == ".parquet":
         return read_prompts(path)
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    name = path.name.partition(".")[0]
     return [
-        Prompt(row["id"], "given", row["id"], number, "instant", row.get("system"), row["turns"])
-        for number, row in enumerate(rows)
+        Prompt(f"{name}-{number}", "given", each.id, number, "instant", None, each.turns)
+        for number, each in enumerate(read_suite(path))
+        if each.turns and not each.context
     ]
 
 
@@ -214,7 +218,7 @@ def draft(run: Run) -> None:
         start = time.monotonic()
         try:
             run.script(
-                *("draft", "--settings", DRAFT.as_json(), "--map", run.work / "vocab/map.json"),
+                *("draft", "--settings", run.draft.as_json(), "--map", run.work / "vocab/map.json"),
                 *("--states", run.work / "states/manifest.json", "--target", run.target_file),
                 *("--checkpoints", run.work / "checkpoints", "--out", out),
             )
@@ -232,8 +236,15 @@ def bench(run: Run) -> None:
     if not out.exists() and not failed.exists():
         try:
             run.script(
-                *("bench", "--settings", BENCH.as_json(), "--run", "main", "--suite", "heldout"),
-                *("--prompts", SUITE, "--draft", run.work / "draft/main/draft.json"),
+                *("bench", "--settings", run.bench.as_json(), "--run", "main"),
+                *(
+                    "--suite",
+                    "heldout",
+                    "--prompts",
+                    run.suite,
+                    "--draft",
+                    run.work / "draft/main/draft.json",
+                ),
                 *("--target", run.target_file, "--engine", "sglang", "--out", out),
             )
         except subprocess.CalledProcessError:
@@ -260,7 +271,7 @@ STEPS: dict[str, Callable[[Run], None]] = {
 
 
 def facts(settings: SglangSettings) -> dict[str, Any]:
-    """Commit, versions and machine."""
+    """Versions, machine and settings."""
     import torch
 
     names = ("torch", "sglang", "transformers", "triton")
@@ -272,7 +283,6 @@ def facts(settings: SglangSettings) -> dict[str, Any]:
         [settings.python, "-c", script], capture_output=True, text=True, check=True
     )
     return {
-        "commit": git_commit(ROOT),
         "versions": json.loads(versions.stdout),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none: the CPU",
         "command": " ".join(sys.argv),
@@ -281,8 +291,6 @@ def facts(settings: SglangSettings) -> dict[str, Any]:
             "responses": RESPONSES.model_dump(mode="json"),
             "states": STATES.model_dump(mode="json"),
             "vocab": VOCAB.model_dump(mode="json"),
-            "draft": DRAFT.model_dump(mode="json"),
-            "bench": BENCH.model_dump(mode="json"),
         },
     }
 
@@ -299,7 +307,10 @@ def main(options: argparse.Namespace) -> int:
     kept = options.work / "result.json"
     result = read_json(kept) if kept.exists() else {}
     run = Run(options.work, kept, time.monotonic() + options.budget, options, settings, result)
-    now = facts(settings) | {"options": json.loads(json.dumps(vars(options), default=str))}
+    now = facts(settings) | {
+        "commit": options.commit or git_commit(ROOT),
+        "options": json.loads(json.dumps(vars(options), default=str)),
+    }
     run.result.setdefault("calls", []).append(
         {"digest": digest_json(now), "steps": steps, "done": []}
     )
@@ -335,7 +346,12 @@ if __name__ == "__main__":
     arguments.add_argument(
         "--new-tokens", type=int, default=384, help="tokens of an answer at most"
     )
-    arguments.add_argument("--client-prompts", type=int, default=2000)
+    arguments.add_argument("--epochs", type=int, default=8, help="of the draft's training")
+    arguments.add_argument("--commit", help="of this checkout, where there is no git to ask")
+    arguments.add_argument("--client-prompts", type=int, default=1000)
+    arguments.add_argument("--held-out", type=int, default=168, help="of the target's own turns")
+    arguments.add_argument("--timed-prompts", type=int, default=32)
+    arguments.add_argument("--concurrency", type=int, nargs="+", default=[1, 8, 32])
     arguments.add_argument("--capture-tokens", type=int, default=2_000_000)
     arguments.add_argument("--repeats", type=int, default=3)
     arguments.add_argument(

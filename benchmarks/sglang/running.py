@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx2
 
-from aerie.config import ROOT, ResponsesSettings
+from aerie.config import ROOT, BenchSettings, DraftSettings, ResponsesSettings
 from aerie.engines.sglang.fleet import Fleet, servers
 from aerie.engines.sglang.settings import URLS, SglangSettings
 from aerie.engines.sglang.wanted import Wanted
@@ -58,6 +58,29 @@ class Run:
     @property
     def responses(self) -> ResponsesSettings:
         return RESPONSES.model_copy(update={"max_new_tokens": self.options.new_tokens})
+
+    @property
+    def suite(self) -> Path:
+        """What is measured and never trained on."""
+        return self.work / "heldout.jsonl"
+
+    @property
+    def draft(self) -> DraftSettings:
+        # The chain of the bench is 3 long. At this size a wide layer costs a round no time.
+        return DraftSettings(
+            steps=4, epochs=self.options.epochs, learning_rate=1e-3, pack_tokens=16384,
+            intermediate_size=4096, eval_share=0.02, checkpoint_every=200,
+        )  # fmt: skip
+
+    @property
+    def bench(self) -> BenchSettings:
+        options = self.options
+        return BenchSettings(
+            suites={"heldout": str(self.suite)}, k=3, max_new_tokens=min(options.new_tokens, 256),
+            repeats=options.repeats, timed_prompts=options.timed_prompts,
+            concurrency=tuple(options.concurrency), min_accept_length=1.05,
+            simulated_tolerance=0.05,
+        )  # fmt: skip
 
     def of_parts(self, phase: str, name: str = "") -> list[Path]:
         """A path of `phase` for each part: `<phase>/<dataset>/<part>.json` or a file below it."""
