@@ -40,8 +40,9 @@ DEFINITIONS = {
     "tokens_per_s": "answer tokens after the first / time of the request at concurrency 1, prompts "
     "in the prefix cache by an untimed pass; median of repeats",
     "grid": "for each k and concurrency: tokens_per_s = all answer tokens / wall time of a pass, "
-    "median of repeats; latency of a request in seconds; speedup = tokens per second of request "
-    "time with the draft / without; round_cost = accept length / speedup",
+    "median of repeats; latency of a request in seconds; accept_length and speedup = tokens per "
+    "second of request time with the draft / without, of answers that are not degenerate; "
+    "round_cost = accept length / speedup",
 }
 # In flight at least twice as many requests as fit, so that a pass is not all start and end.
 _FILL = 2
@@ -113,11 +114,11 @@ class ServedBench:
                     if k == self._settings.k:
                         measured = self._answers(fleet)
                     served.append(self._passes(fleet, k))
-        self._add_timed(measured, plain, served[0])
+        counted = self._add_timed(plain, served[0])
         extra = {
             "concurrency": list(self._settings.concurrency),
             "grid": [
-                _entry(plain, each, level, len(self._timed))
+                _entry(plain, each, level, len(self._timed), counted)
                 for each in served
                 for level in self._settings.concurrency
             ],
@@ -196,8 +197,11 @@ class ServedBench:
                 self._progress.advance(len(replies), done.tokens)
         return served
 
-    def _add_timed(self, measured: list[Measured], plain: Served, draft: Served) -> None:
-        """Times at the lowest concurrency, and the answers that are compared, prompt by prompt."""
+    def _add_timed(self, plain: Served, draft: Served) -> list[int]:
+        """Add times at the lowest concurrency, and the answers that are compared.
+
+        Returns which of the timed prompts count: those whose answer is not degenerate.
+        """
         level = min(self._settings.concurrency)
         for place, number in enumerate(self._timed):
             each = self._first[number]
@@ -206,6 +210,8 @@ class ServedBench:
             each.tally = tally_of(draft.passes[level][0].replies[place], draft.k)
             each.plain_seconds = [done.replies[place].latency_s for done in plain.passes[level]]
             each.draft_seconds = [done.replies[place].latency_s for done in draft.passes[level]]
+            self._renderer.judge(each)
+        return [p for p, n in enumerate(self._timed) if not self._first[n].degenerate]
 
 
 def tally_of(reply: Reply, k: int) -> Tally:
@@ -222,12 +228,20 @@ def tally_of(reply: Reply, k: int) -> Tally:
     return tally
 
 
-def _entry(plain: Served, draft: Served, level: int, prompts: int) -> dict[str, Any]:
-    """One row of the grid."""
-    bootstrap = Bootstrap(prompts)
-    plain_tokens, plain_s = _sums(plain.passes[level], prompts)
-    draft_tokens, draft_s = _sums(draft.passes[level], prompts)
-    tallies = [tally_of(reply, draft.k) for each in draft.passes[level] for reply in each.replies]
+def _entry(
+    plain: Served, draft: Served, level: int, prompts: int, counted: Sequence[int]
+) -> dict[str, Any]:
+    """One row of the grid. Answers that do not count are in the rates of a pass alone."""
+    counted = counted or range(prompts)
+    bootstrap = Bootstrap(len(counted))
+    plain_tokens, plain_s = _sums(plain.passes[level], prompts, counted)
+    draft_tokens, draft_s = _sums(draft.passes[level], prompts, counted)
+    tallies = [
+        tally_of(reply, draft.k)
+        for each in draft.passes[level]
+        for place, reply in enumerate(each.replies)
+        if place % prompts in counted
+    ]
     rounds = sum(tally.rounds for tally in tallies)
     accept = 1 + sum(sum(tally.accepted) for tally in tallies) / max(rounds, 1)
     speedup = sum(draft_tokens) / sum(draft_s) / (sum(plain_tokens) / sum(plain_s))
@@ -246,14 +260,16 @@ def _entry(plain: Served, draft: Served, level: int, prompts: int) -> dict[str, 
     }
 
 
-def _sums(passes: Sequence[_Pass], prompts: int) -> tuple[list[float], list[float]]:
-    """Tokens and seconds of each prompt, over all copies and passes."""
+def _sums(
+    passes: Sequence[_Pass], prompts: int, counted: Sequence[int]
+) -> tuple[list[float], list[float]]:
+    """Tokens and seconds of each prompt that counts, over all copies and passes."""
     tokens, seconds = [0.0] * prompts, [0.0] * prompts
     for each in passes:
         for place, reply in enumerate(each.replies):
             tokens[place % prompts] += len(reply.output_ids)
             seconds[place % prompts] += reply.latency_s
-    return tokens, seconds
+    return [tokens[place] for place in counted], [seconds[place] for place in counted]
 
 
 def _side(passes: Sequence[_Pass]) -> dict[str, Any]:
