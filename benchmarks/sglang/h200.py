@@ -38,7 +38,7 @@ from aerie.lock import git_commit
 from aerie.target import render
 from aerie.target_build import build_target
 from benchmarks.sglang import measure
-from benchmarks.sglang.running import RESPONSES, OutOfTime, Run, measured, serving
+from benchmarks.sglang.running import RESPONSES, OutOfTime, Run, capturing, measured, serving
 
 log = logging.getLogger("aerie")
 
@@ -161,41 +161,52 @@ def compare_clients(run: Run, fleet: Fleet) -> None:
 
 
 def capture(run: Run) -> None:
-    """The overhead of capture, then the states of all answers."""
-    if "capture_overhead" not in run.result:
-        sequences: list[list[int]] = []
-        for path in run.of_parts("responses"):
-            rows = read_responses(path.with_suffix(".parquet"))
-            sequences += [row.prompt_ids + row.output_ids for row in rows]
-        tokens, some = 0, []
-        for ids in sequences:
-            some.append(ids)
-            tokens += len(ids)
-            if tokens > run.options.capture_tokens:
-                break
-        logs, repeats = run.work / "logs", run.options.repeats
-        measured(
-            run,
-            "capture_overhead",
-            lambda: measure.capture_overhead(run.target, run.settings, some, logs, repeats),
-        )
-        run.note("capture", disk_bytes_per_s=measure.disk_rate(run.work))
+    """The states of all answers, and what taking them costs."""
     indexes = run.of_parts("states", "index.json")
-    for responses, index in zip(run.of_parts("responses"), indexes, strict=True):
-        if not index.exists():
+    some = _some(run)
+    if not all(index.exists() for index in indexes) or "capture_rates" not in run.result:
+        with capturing(run) as (fleet, spool):
+            rates = measure.capture_rates(fleet, spool, run.settings, some, run.options.repeats)
+            run.result["capture_rates"] = {"rates": rates, "server": fleet.infos[0]}
             start = time.monotonic()
-            run.script(
-                *("states", "--responses", responses, "--target", run.target_file),
-                *("--settings", STATES.as_json(), "--engine", "sglang", "--greedy"),
-                *("--threads", os.cpu_count() or 1, "--out", index),
-            )
-            # With the start of its server: `capture` has the rate without.
-            run.note(
-                f"states {index.parent.relative_to(run.work)}", seconds=time.monotonic() - start
-            )
+            for responses, index in zip(run.of_parts("responses"), indexes, strict=True):
+                if not index.exists():
+                    run.script(
+                        *("states", "--responses", responses, "--target", run.target_file),
+                        *("--settings", STATES.as_json(), "--engine", "sglang", "--greedy"),
+                        *("--threads", os.cpu_count() or 1, "--out", index),
+                    )
+            run.note("capture", seconds=time.monotonic() - start)
     counts = [read_sidecar(index, "states")["counts"] for index in indexes]
     totals = {key: sum(each[key] for each in counts) for key in ("samples", "tokens", "bytes")}
     run.note("capture", **totals)
+
+
+def overhead(run: Run) -> None:
+    """The same prefills on a server that captures nothing, and the disk."""
+    found = run.result["capture_rates"]
+    log_file, some = run.work / "logs/prefill.log", _some(run)
+    measured(
+        run,
+        "capture_overhead",
+        lambda: measure.capture_overhead(
+            run.target, run.settings, some, log_file, found["rates"], found["server"]
+        ),
+    )
+    run.note("capture", disk_bytes_per_s=measure.disk_rate(run.work))
+
+
+def _some(run: Run) -> list[list[int]]:
+    """Prompts with their answers, `--capture-tokens` tokens of them."""
+    some: list[list[int]] = []
+    tokens = 0
+    for path in run.of_parts("responses"):
+        for row in read_responses(path.with_suffix(".parquet")):
+            if tokens > run.options.capture_tokens:
+                return some
+            some.append(row.prompt_ids + row.output_ids)
+            tokens += len(some[-1])
+    return some
 
 
 def make_map(run: Run) -> None:
@@ -267,6 +278,7 @@ STEPS: dict[str, Callable[[Run], None]] = {
     "map": make_map,
     "draft": draft,
     "bench": bench,
+    "overhead": overhead,
 }
 
 

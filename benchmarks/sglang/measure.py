@@ -13,12 +13,12 @@ from typing import Any
 
 import httpx2
 
-from aerie.contracts.states import choose_layers
 from aerie.engines.base import Request
 from aerie.engines.sglang import capture
-from aerie.engines.sglang.capture import SglangCapture, new_spool
+from aerie.engines.sglang.capture import SglangCapture
 from aerie.engines.sglang.fleet import Fleet, servers
 from aerie.engines.sglang.settings import SglangSettings
+from aerie.engines.sglang.spool import Spool
 from aerie.engines.sglang.stream import ask
 from aerie.engines.sglang.wanted import Wanted
 from aerie.target import Target
@@ -107,35 +107,37 @@ def _flush(fleet: Fleet) -> None:
         httpx2.post(f"{url}/flush_cache", timeout=60, trust_env=False).raise_for_status()
 
 
-def capture_overhead(
-    target: Target, settings: SglangSettings, sequences: Sequence[list[int]], folder: Path,
+def capture_rates(
+    fleet: Fleet, spool: Spool, settings: SglangSettings, sequences: Sequence[list[int]],
     repeats: int,
-) -> dict[str, Any]:  # fmt: skip
-    """Tokens/s of prefills with capture and without, on two servers with the same arguments.
+) -> list[float]:  # fmt: skip
+    """Tokens/s of prefills whose states are taken.
 
-    Captured rows are read from the spool and dropped: what writing them costs is measured apart.
+    The rows are read from the spool and dropped: what writing them costs is measured apart.
     """
-    layers = choose_layers(target.layers)
+    reader = SglangCapture(fleet.urls, spool, settings.capture_tokens, 600.0)
+
+    def captured() -> None:
+        for _ in reader.states(sequences):
+            pass
+
+    return _rates(captured, sum(map(len, sequences)), repeats)
+
+
+def capture_overhead(
+    target: Target, settings: SglangSettings, sequences: Sequence[list[int]], log: Path,
+    with_capture: Sequence[float], arguments: dict[str, Any],
+) -> dict[str, Any]:  # fmt: skip
+    """What capture costs: `with_capture` against the same prefills on a server that takes none.
+
+    `arguments` is what the server with capture said of itself.
+    """
     tokens = sum(map(len, sequences))
-    spool = new_spool(target, layers, settings)
-    try:
-        with servers(
-            settings, Wanted.capture(target, spool), folder / "capture.log", own=True
-        ) as fleet:
-            reader = SglangCapture(fleet.urls, spool, settings.capture_tokens, 600.0)
-
-            def captured() -> None:
-                for _ in reader.states(sequences):
-                    pass
-
-            with_capture = _rates(captured, tokens, repeats)
-            arguments = fleet.infos[0]
-    finally:
-        spool.remove()
     plain = settings.model_copy(
         update={"arguments": (*settings.arguments, "--disable-radix-cache", "--disable-cuda-graph")}
     )
-    with servers(plain, Wanted.plain(target), folder / "prefill.log", own=True) as fleet:
+    with servers(plain, Wanted.plain(target), log, own=True) as fleet:
+        repeats = len(with_capture)
         without = _rates(lambda: prefill(fleet.urls[0], sequences), tokens, repeats)
         same = ("chunked_prefill_size", "max_prefill_tokens", "max_running_requests", "dtype")
         differing = {

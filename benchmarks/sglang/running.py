@@ -15,8 +15,11 @@ from typing import Any
 import httpx2
 
 from aerie.config import ROOT, BenchSettings, DraftSettings, ResponsesSettings
+from aerie.contracts.states import choose_layers
+from aerie.engines.sglang.capture import new_spool
 from aerie.engines.sglang.fleet import Fleet, servers
 from aerie.engines.sglang.settings import URLS, SglangSettings
+from aerie.engines.sglang.spool import Spool
 from aerie.engines.sglang.wanted import Wanted
 from aerie.errors import AerieError
 from aerie.files import write_json
@@ -129,6 +132,25 @@ def serving(run: Run, wanted: Wanted, name: str) -> Iterator[Fleet]:
             yield fleet
         finally:
             del os.environ[URLS]
+
+
+@contextmanager
+def capturing(run: Run) -> Iterator[tuple[Fleet, Spool]]:
+    """A server that gives its states to this script and to the scripts that it runs."""
+    target = run.target
+    spool = new_spool(target, choose_layers(target.layers), run.settings)
+    log_file = run.work / "logs/server-capture.log"
+    try:
+        with servers(run.settings, Wanted.capture(target, spool), log_file, own=True) as fleet:
+            variables = spool.variables() | {URLS: ",".join(fleet.urls)}
+            os.environ.update(variables)
+            try:
+                yield fleet, spool
+            finally:
+                for name in variables:
+                    del os.environ[name]
+    finally:
+        spool.remove()
 
 
 def measured(run: Run, figure: str, measure: Callable[[], dict[str, Any]]) -> None:

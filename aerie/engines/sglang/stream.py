@@ -77,15 +77,21 @@ def ask(
     """
 
     async def all_of_them() -> list[Reply]:
+        replies: dict[int, Reply] = {}
+        waiting = iter(enumerate(requests))
+
+        async def worker(client: Client) -> None:
+            for number, request in waiting:
+                replies[number] = await _answered(client, f"ask{number}", request)
+
+        # As many as can be in flight: whatever waits for a seat is woken by every reply.
         async with (
             Client(endpoints, settings, end_token_ids) as client,
             asyncio.TaskGroup() as group,
         ):
-            tasks = [
-                group.create_task(_answered(client, f"ask{number}", request))
-                for number, request in enumerate(requests)
-            ]
-        return [task.result() for task in tasks]
+            for _ in range(min(client.seats, len(requests))):
+                group.create_task(worker(client))
+        return [replies[number] for number in range(len(requests))]
 
     return _run(all_of_them())
 
