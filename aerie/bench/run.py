@@ -13,6 +13,7 @@ import torch
 
 import aerie
 from aerie.bench.accept import Measured
+from aerie.bench.parity import trainer_logits
 from aerie.bench.render import Renderer
 from aerie.bench.result import summarise
 from aerie.bench.serving import ServedBench
@@ -36,6 +37,7 @@ from aerie.engines.transformers.speculate import (
 from aerie.engines.transformers.taps import Taps
 from aerie.files import digest_file, write_json
 from aerie.gates.accept import check_accept
+from aerie.gates.parity import check_parity
 from aerie.gates.serving import check_serving
 from aerie.progress import Progress
 from aerie.target import Target, read_target
@@ -133,10 +135,22 @@ def _embed(
             for k in (0, settings.k):
                 speculator.decode(prompt_ids, settings.max_new_tokens, k)
         check_serving(draft.states_width, draft.draft.config.aux_width)
+        parity = _parity(engine, draft, layers, rendered[0])
         measured = measure(speculator, prompts, renderer, settings)
     counted = [each for each in measured if not each.degenerate]
     states = (engine.capture([_ids(each)], layers)[0] for each in counted)
-    return measured, simulated(states, draft, counted, settings.k), {}
+    return measured, simulated(states, draft, counted, settings.k), {"parity": parity}
+
+
+def _parity(
+    engine: TransformersEngine, draft: ServedDraft, layers: Layers, ids: list[int]
+) -> dict[str, Any]:
+    """The parity gate of the embedded engine, on one prompt."""
+    rows = len(ids) - 1
+    aux = engine.capture([ids], layers)[0].aux[:rows]
+    dtype = str(draft.embedding.dtype).removeprefix("torch.")
+    found, expected = draft.logits(aux, ids[1:]), trainer_logits(draft, aux, ids)
+    return {"rows": rows, "apart": check_parity(found, expected, dtype, rows)}
 
 
 def _serve(
@@ -150,11 +164,11 @@ def _serve(
     """The same by servers: one without the draft, one with it, one that captures states."""
     timed = spread(prompts, settings.timed_prompts)
     with _servers_of_our_own():
-        bench = ServedBench(target, folder, settings, prompts, timed, logs)
-        measured, extra = bench.measure()
-        counted = [each for each in measured if not each.degenerate]
         embedding = read_embedding(target).to(getattr(torch, target.dtype))
         draft = load_draft(folder, embedding)
+        bench = ServedBench(target, folder, draft, settings, prompts, timed, logs)
+        measured, extra = bench.measure()
+        counted = [each for each in measured if not each.degenerate]
         log_file = logs / "server-capture.log"
         with open_capture("sglang", target, layers, log_file) as stream:
             states = stream.states([_ids(each) for each in counted])

@@ -15,22 +15,25 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+import torch
 
 from aerie.bench.accept import Measured
+from aerie.bench.parity import trainer_logits
 from aerie.bench.render import Renderer
 from aerie.bench.statistics import Bootstrap
 from aerie.bench.suite import SuitePrompt
 from aerie.config import BenchSettings
-from aerie.contracts.draft import DraftConfig
 from aerie.engines.base import Request
 from aerie.engines.sglang.client import Reply
 from aerie.engines.sglang.fleet import Fleet, servers
-from aerie.engines.sglang.probe import Probe
+from aerie.engines.sglang.probe import PREFIX_ROWS, Probe
 from aerie.engines.sglang.settings import SglangSettings
 from aerie.engines.sglang.stream import ask
 from aerie.engines.sglang.versions import speculation
 from aerie.engines.sglang.wanted import Wanted
-from aerie.files import read_json
+from aerie.engines.transformers.speculate import ServedDraft
+from aerie.errors import EngineError
+from aerie.gates.parity import check_parity
 from aerie.gates.serving import check_layers, check_serving
 from aerie.progress import Progress
 from aerie.target import Target
@@ -80,13 +83,14 @@ class ServedBench:
     def __init__(
         self,
         target: Target,
-        draft: Path,
+        folder: Path,
+        draft: ServedDraft,
         settings: BenchSettings,
         prompts: Sequence[SuitePrompt],
         timed: Sequence[int],
         logs: Path,
     ) -> None:
-        self._target, self._draft, self._settings = target, draft, settings
+        self._target, self._folder, self._draft, self._settings = target, folder, draft, settings
         self._prompts, self._timed, self._logs = prompts, list(timed), logs
         self._renderer = Renderer(target, settings)
         self._sglang = SglangSettings.from_environment()
@@ -122,6 +126,7 @@ class ServedBench:
                 for each in served
                 for level in self._settings.concurrency
             ],
+            "parity": self._parity,
             "servers": {"plain": plain.info, "draft": served[0].info},
             "versions": {"sglang": served[0].info["version"]},
             "definitions": DEFINITIONS,
@@ -138,15 +143,31 @@ class ServedBench:
     @contextmanager
     def _with_draft(self, k: int) -> Iterator[Fleet]:
         probe = Probe(self._logs / "probe")
-        wanted = Wanted.with_draft(self._target, self._draft, k, probe)
+        wanted = Wanted.with_draft(self._target, self._folder, k, probe)
         with self._server(wanted) as fleet:
-            # The server's own warm-up request is the first to reach `fc`; where that was switched
-            # off, this one is.
-            self._ask(fleet, [self._renderer.ids(self._prompts[0])], 1)
-            config = DraftConfig.from_json(read_json(self._draft / "config.json"))
+            prefix = self._renderer.ids(self._prompts[0])
+            prefix *= -(-PREFIX_ROWS // len(prefix))
+            first = self._ask(fleet, [prefix], 1)[0].output_ids[0]
+            config = self._draft.draft.config
             check_serving(probe.states_width, config.aux_width)
             check_layers(probe.layers, config.layers.hf_hidden_states)
+            self._parity = self._check_parity(probe, [*prefix, first])
             yield fleet
+
+    def _check_parity(self, probe: Probe, ids: list[int]) -> dict[str, Any]:
+        """The parity gate, on the prefix `ids[:-1]` that the server has just read."""
+        rows = len(ids) - 1
+        aux, logits = probe.prefix or (torch.empty(0), torch.empty(0))
+        if len(aux) != rows:
+            raise EngineError(
+                "the draft's pass over a prompt cannot be seen, so it cannot be compared",
+                saw=f"{len(aux)} rows",
+                expected=f"{rows}: one prompt in one pass",
+                remedy="let `sglang.chunked_prefill` be longer than the suite's prompts; if it is, "
+                "report it with the server's version",
+            )
+        expected = trainer_logits(self._draft, aux, ids)
+        return {"rows": rows, "apart": check_parity(logits, expected, self._target.dtype, rows)}
 
     def _ask(self, fleet: Fleet, prompts: Sequence[list[int]], concurrency: int) -> list[Reply]:
         requests = [Request(ids, self._settings.max_new_tokens, 0.0, 1.0, 0) for ids in prompts]

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 import aerie.bench.run
+import aerie.train.model
 from aerie.bench.run import bench
 from aerie.config import BenchSettings
+from aerie.engines.transformers.speculate import ServedDraft
 from aerie.engines.transformers.taps import Taps
 from aerie.errors import GateError
 from tests.engine.conftest import SETTINGS as TRAINING
@@ -51,6 +53,28 @@ def test_a_healthy_draft_passes_and_serving_equals_the_simulation(
         result["draft"]["tokens_per_s"] / result["plain"]["tokens_per_s"], rel=1e-3
     )
     assert not (tmp_path / "tiny.failed.json").exists()
+    assert result["parity"]["rows"] > 8 and result["parity"]["apart"] < 1e-5
+
+
+@pytest.mark.parametrize("wrong", ["rotation", "token"])
+def test_an_engine_that_computes_another_draft_is_stopped_before_anything_is_measured(
+    raised: Raised, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    if wrong == "rotation":
+        plain = aerie.train.model.inverse_frequencies
+        # Of the engine alone: training has its own.
+        monkeypatch.setattr(
+            aerie.train.model, "inverse_frequencies", lambda *given: plain(*given).flip(0)
+        )
+    else:
+        logits = ServedDraft.logits
+        monkeypatch.setattr(
+            ServedDraft, "logits", lambda draft, aux, ids: logits(draft, aux, [*ids[1:], ids[0]])
+        )
+    with pytest.raises(GateError, match="apart after") as caught:
+        measure(raised, tmp_path)
+    assert caught.value.gate == "parity"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_incident_is_stopped_before_anything_is_measured(
@@ -72,6 +96,7 @@ def test_the_incident_is_stopped_by_its_accept_length_too(
     """The second line of defence: an engine that hides its widths still cannot hide the AL."""
     feed_the_final_state(monkeypatch)
     monkeypatch.setattr(aerie.bench.run, "check_serving", lambda *widths: None)
+    monkeypatch.setattr(aerie.bench.run, "_parity", lambda *others: {})
     with pytest.raises(GateError) as caught:
         measure(raised, tmp_path)
     assert caught.value.gate == "accept"

@@ -39,6 +39,7 @@ def test_served_figures_are_the_embedded_engines(raised: Raised, tmp_path: Path)
         each["output_tokens"] for each in embedded["requests"]
     ]
     assert served["accept_length"] > 1.2
+    assert served["parity"]["rows"] >= 32 and served["parity"]["apart"] < 1e-3
     assert served["accept_length"] == pytest.approx(embedded["accept_length"], abs=0.05)
     assert served["simulated_accept_length"] == pytest.approx(
         embedded["simulated_accept_length"], abs=0.01

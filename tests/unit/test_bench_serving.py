@@ -1,6 +1,7 @@
 """The served bench, without servers: which answers its figures come from."""
 
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -10,6 +11,7 @@ from aerie.bench.serving import Served, ServedBench
 from aerie.bench.suite import SuitePrompt
 from aerie.config import BenchSettings
 from aerie.engines.sglang.client import Reply
+from aerie.engines.transformers.speculate import ServedDraft
 from aerie.target import Target
 from aerie.train.tally import Tally
 
@@ -35,7 +37,8 @@ def served(k: int, *replies: Reply) -> Served:
 @pytest.fixture
 def bench(tiny_target: Target, tmp_path: Path) -> ServedBench:
     prompts = [SuitePrompt(f"p{number}", "d", ["What is a nest?"]) for number in range(2)]
-    bench = ServedBench(tiny_target, tmp_path, SETTINGS, prompts, [0, 1], tmp_path)
+    draft = cast(ServedDraft, None)
+    bench = ServedBench(tiny_target, tmp_path, draft, SETTINGS, prompts, [0, 1], tmp_path)
     bench._first = {
         number: Measured(f"p{number}", "d", Tally(3, samples=1), LOOP, degenerate="loop")
         for number in range(2)

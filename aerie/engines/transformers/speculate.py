@@ -81,6 +81,16 @@ class ServedDraft:
             proposed.append(int(self.target_ids[draft.logits(hidden).argmax()]))
         return proposed
 
+    @torch.inference_mode()
+    def logits(self, states: Tensor, token_ids: list[int]) -> Tensor:
+        """Logits over the map [K] after the last of n rows; `states` [n, A*H] as in `propose`."""
+        self.reset(len(token_ids))
+        hidden = self.draft.reduce(states)
+        fused = self.draft.fuse(self.embedding[token_ids], hidden)
+        self._store(fused, 0)
+        row = self._row(fused[-1:], hidden[-1:], len(token_ids) - 1)
+        return self.draft.logits(row)[0]
+
     def _store(self, fused: Tensor, start: int) -> None:
         stop = start + len(fused)
         keys, values = self.draft.keys_values(fused, torch.arange(start, stop))
