@@ -32,8 +32,16 @@ def _children(process: int) -> list[psutil.Process]:
 
 
 def _wait_gone(processes: list[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Those that still run. A zombie does not: it waits for the machine's first process."""
     alive: list[psutil.Process] = psutil.wait_procs(processes, timeout=seconds)[1]
-    return alive
+    return [process for process in alive if _runs(process)]
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _requests(prompts: list[list[int]]) -> list[Request]:

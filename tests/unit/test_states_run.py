@@ -1,6 +1,7 @@
 """A part of states: what is right is kept, what is not is written again, the same bytes always."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 import aerie.engines
+import aerie.states.run
 from aerie.config import StatesSettings
 from aerie.contracts.responses import AnswerSource, Response, write_responses
 from aerie.contracts.sidecar import write_sidecar
@@ -17,6 +19,7 @@ from aerie.engines.base import Captured, Engine, Request
 from aerie.engines.transformers.load import TransformersEngine
 from aerie.errors import ContractError, GateError
 from aerie.files import digest_file, read_json
+from aerie.gates.states import check_probe
 from aerie.states.run import capture_part
 from aerie.target import Target
 
@@ -250,6 +253,53 @@ def test_only_answers_that_were_sampled_here_are_probed(
     wrong = [replace(each, source=AnswerSource.TARGET) for each in other[:10]]
     with pytest.raises(GateError, match="does not reproduce"):
         run(tmp_path / "wrong", tiny_target, [*wrong, *other[10:]])
+
+
+def test_the_probe_stays_small_however_many_answers_a_file_has(
+    tmp_path: Path,
+    tiny_target: Target,
+    watched: Watched,
+    answered: list[Response],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    probed: list[int] = []
+    plain = check_probe
+
+    def counting(head: torch.Tensor, last: torch.Tensor, *others: Any) -> float:
+        probed.append(len(last))
+        return plain(head, last, *others)
+
+    monkeypatch.setattr(aerie.states.run, "check_probe", counting)
+    monkeypatch.setattr(aerie.states.run, "_PROBE_ROWS", 2)
+    index = run(tmp_path, tiny_target, answered)
+    assert len(probed) == len(read_json(index)["files"]) and max(probed) <= 4
+
+
+def test_beside_a_server_one_thread_computes(
+    tmp_path: Path,
+    tiny_target: Target,
+    answered: list[Response],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The server has the cores: threads that wait for each other under load cost a factor of 5."""
+    engine, threads = TransformersEngine(tiny_target, 1), list[int]()
+
+    class Stream:
+        def states(self, sequences: Sequence[Sequence[int]]) -> Iterator[Captured]:
+            for ids in sequences:
+                threads.append(torch.get_num_threads())
+                yield engine.capture([ids], Layers((2, 4, 5)))[0]
+
+    monkeypatch.setattr(aerie.engines, "open_capture", lambda *given: nullcontext(Stream()))
+    out, before = tmp_path / "states/d/000/index.json", torch.get_num_threads()
+    torch.set_num_threads(2)
+    sidecar = tiny_target.folder / "target.json"
+    capture_part(
+        write_part(tmp_path, answered), sidecar, StatesSettings(), "sglang", out, greedy=True,
+        threads=2,
+    )  # fmt: skip
+    assert set(threads) == {1} and torch.get_num_threads() == 2
+    torch.set_num_threads(before)
 
 
 def test_the_final_state_alone_is_stopped(
