@@ -1,5 +1,6 @@
 """A small build of the library's own functions: a tiny target's answers, states, map and draft."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,9 @@ SETTINGS = DraftSettings(
 )  # fmt: skip
 
 
+VOCAB = VocabSettings(size=128, floor=0.5, dataset_floor=0.5)
+
+
 @dataclass(frozen=True)
 class Raised:
     """Where everything lies."""
@@ -47,11 +51,19 @@ class Raised:
 @pytest.fixture(scope="session")
 def raised(tmp_path_factory: pytest.TempPathFactory, tiny_target: Target) -> Raised:
     """Answers of the tiny target to 64 questions, and a draft that has learnt them."""
-    folder = tmp_path_factory.mktemp("raised")
-    sidecar = tiny_target.folder / "target.json"
+    made = raise_draft(tmp_path_factory.mktemp("raised"), tiny_target, QUESTIONS, 40, VOCAB)
+    made.train(made.folder)
+    return made
+
+
+def raise_draft(
+    folder: Path, target: Target, questions: Sequence[str], new_tokens: int, vocab: VocabSettings
+) -> Raised:
+    """Answers of `target`, states of them, a map, and a suite of every sixth question; no draft."""
+    sidecar = target.folder / "target.json"
     responses = folder / "responses/tiny/000.json"
     table = responses.with_suffix(".parquet")
-    write_responses(table, _answers(tiny_target))
+    write_responses(table, _answers(target, questions, new_tokens))
     write_sidecar(responses, "responses", [table], {}, {"dataset": "tiny", "part": 0})
     index = folder / "states/tiny/000/index.json"
     capture_part(responses, sidecar, StatesSettings(), "transformers", index, greedy=False)
@@ -59,26 +71,24 @@ def raised(tmp_path_factory: pytest.TempPathFactory, tiny_target: Target) -> Rai
     write_manifest([index], manifest)
     counts = folder / "vocab/counts/tiny.json"
     count_dataset([responses], sidecar, counts)
-    vocab = folder / "vocab/map.json"
-    make_map([counts], sidecar, VocabSettings(size=128, floor=0.5, dataset_floor=0.5), vocab)
+    chosen = folder / "vocab/map.json"
+    make_map([counts], sidecar, vocab, chosen)
     suite = folder / "suite.jsonl"
     rows = [
-        {"id": f"q{n}", "domain": f"d{n % 2}", "system": None, "turns": [QUESTIONS[n]]}
-        for n in range(0, 64, 6)
+        {"id": f"q{n}", "domain": f"d{n % 2}", "system": None, "turns": [questions[n]]}
+        for n in range(0, len(questions), 6)
     ]
     suite.write_text("".join(f"{canonical_json(row)}\n" for row in rows), encoding="utf-8")
-    made = Raised(folder, sidecar, manifest, vocab, folder / "draft/draft.json", suite)
-    made.train(folder)
-    return made
+    return Raised(folder, sidecar, manifest, chosen, folder / "draft/draft.json", suite)
 
 
-def _answers(target: Target) -> list[Response]:
+def _answers(target: Target, questions: Sequence[str], new_tokens: int) -> list[Response]:
     tokenizer = target.tokenizer()
     prompts = [
         render(tokenizer, target, [{"role": "user", "content": question}], "instant")
-        for question in QUESTIONS
+        for question in questions
     ]
-    requests = [Request(ids, 40, 0.0, 1.0, 0) for ids in prompts]
+    requests = [Request(ids, new_tokens, 0.0, 1.0, 0) for ids in prompts]
     answers = open_engine("transformers", target, threads=1).generate(requests)
     return [
         Response(f"tiny-{n}.0", "tiny", 0, "instant", ids, answer.output_ids,

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from aerie.config import VocabSettings
 from aerie.engines.sglang.settings import URLS, SglangSettings
 from aerie.target import Target
+from tests.engine.conftest import QUESTIONS, SETTINGS, Raised, raise_draft
 from tests.engine.conftest import raised as raised  # a draft that learnt a tiny target's answers
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,3 +70,13 @@ def tiny_deepseek(tmp_path_factory: pytest.TempPathFactory) -> Target:
     from tests.sglang.deepseek import build_tiny_deepseek
 
     return build_tiny_deepseek(tmp_path_factory.mktemp("deepseek"))
+
+
+@pytest.fixture(scope="session")
+def raised_smollm(tmp_path_factory: pytest.TempPathFactory, target: Target) -> Raised:
+    """The same for SmolLM2-135M: eighteen short answers, learnt nearly by heart."""
+    folder = tmp_path_factory.mktemp("smollm")
+    vocab = VocabSettings(size=512, floor=0.5, dataset_floor=0.5)
+    made = raise_draft(folder, target, QUESTIONS[:18], 24, vocab)
+    made.train(folder, SETTINGS.model_copy(update={"epochs": 25, "learning_rate": 0.002}))
+    return made

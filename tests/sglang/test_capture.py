@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from aerie.config import StatesSettings
-from aerie.contracts.responses import Response, write_responses
+from aerie.contracts.responses import Response, read_responses, write_responses
 from aerie.contracts.sidecar import write_sidecar
 from aerie.contracts.states import Sample, StatesFile, choose_layers, damage, token_bytes
 from aerie.engines.base import Request
@@ -21,10 +21,12 @@ from aerie.engines.sglang.server import Server
 from aerie.engines.sglang.settings import URLS, SglangSettings
 from aerie.engines.sglang.stream import ask
 from aerie.engines.sglang.wanted import Wanted
+from aerie.engines.transformers.load import TransformersEngine
 from aerie.errors import EngineError
 from aerie.files import read_json
 from aerie.states.run import capture_part
-from aerie.target import Target
+from aerie.target import Target, read_target
+from tests.engine.conftest import Raised
 
 TOKENS_PER_FILE = 1500
 # A chunk holds several sequences and cuts most; decoding requests share it.
@@ -158,9 +160,24 @@ def test_a_given_server_of_the_family_of_kimi(
         assert [marker["sglang"] for marker in spool.markers()] == [fleet.infos[0]["version"]]
         # Left to its owner, which may have more parts to come.
         assert spool.folder.exists()
+        # It answers as the embedded engine does, too.
+        asked = [Request([5 + n, 6, 7], 24, 0.0, 1.0, n) for n in range(4)]
+        found = ask(asked, fleet.endpoints, chunked, tiny_deepseek.end_token_ids)
+        expected = TransformersEngine(tiny_deepseek, 1).generate(asked)
+        assert [each.output_ids for each in found] == [each.output_ids for each in expected]
         mixed = [line for line in log.read_text().splitlines() if "Prefill batch" in line]
         assert any("#running-req: 4" in line for line in mixed)
     spool.remove()
+
+
+def test_states_of_a_real_model(
+    tmp_path: Path, raised_smollm: Raised, chunked: SglangSettings
+) -> None:
+    """SmolLM2-135M, its own answers to real questions."""
+    target = read_target(raised_smollm.target)
+    rows = read_responses(raised_smollm.folder / "responses/tiny/000.parquet")
+    reference = capture(tmp_path / "transformers", target, rows, "transformers")
+    check_equal(capture(tmp_path / "sglang", target, rows, "sglang"), reference)
 
 
 def test_a_server_that_would_lose_rows_ends(

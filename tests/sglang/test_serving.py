@@ -23,15 +23,26 @@ SETTINGS = BenchSettings(
 )  # fmt: skip
 
 
-def _measure(raised: Raised, engine: str, out: Path) -> dict[str, Any]:
-    bench(SETTINGS, "main", "tiny", raised.suite, raised.draft, raised.target, 1, out, engine)
+# A model of 135 million parameters is slow on the kernels of the stand-in. Of so few tokens the last
+# chain is a good part, and SGLang counts what it verified beyond an answer's end.
+FEW = {"max_new_tokens": 16, "repeats": 1, "timed_prompts": 2, "simulated_tolerance": 0.2}
+
+
+def _measure(raised: Raised, engine: str, out: Path, settings: BenchSettings) -> dict[str, Any]:
+    bench(settings, "main", "tiny", raised.suite, raised.draft, raised.target, 1, out, engine)
     content: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
     return content
 
 
-def test_served_figures_are_the_embedded_engines(raised: Raised, tmp_path: Path) -> None:
-    embedded = _measure(raised, "transformers", tmp_path / "embedded.json")
-    served = _measure(raised, "sglang", tmp_path / "served.json")
+@pytest.mark.parametrize(
+    ("which", "less", "apart"), [("raised", {}, 0.05), ("raised_smollm", FEW, 0.2)]
+)
+def test_served_figures_are_the_embedded_engines(
+    which: str, less: dict[str, Any], apart: float, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    raised, settings = request.getfixturevalue(which), SETTINGS.model_copy(update=less)
+    embedded = _measure(raised, "transformers", tmp_path / "embedded.json", settings)
+    served = _measure(raised, "sglang", tmp_path / "served.json", settings)
     assert served["engine"] == "sglang" and served["versions"]["sglang"] == "0.5.23"
     # Plain greedy decoding and speculation say the same in float32, in both engines.
     assert served["equal_outputs"]["rate"] == embedded["equal_outputs"]["rate"] == 1
@@ -40,7 +51,7 @@ def test_served_figures_are_the_embedded_engines(raised: Raised, tmp_path: Path)
     ]
     assert served["accept_length"] > 1.2
     assert served["parity"]["rows"] >= 32 and served["parity"]["apart"] < 1e-3
-    assert served["accept_length"] == pytest.approx(embedded["accept_length"], abs=0.05)
+    assert served["accept_length"] == pytest.approx(embedded["accept_length"], abs=apart)
     assert served["simulated_accept_length"] == pytest.approx(
         embedded["simulated_accept_length"], abs=0.01
     )

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# First call on the machine, with sglang.txz and shape/ beside this: SGLang, and a server of the
+# target's shape with random weights, so that kernels are compiled while the rest travels.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+mkdir -p /tmp/site /tmp/model
+tar -xJf "$here/sglang.txz" -C /tmp/site
+cp -r "$here/shape" /tmp/shape
+export PYTHONPATH=/tmp/site SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK=1 HF_HUB_OFFLINE=1
+setsid timeout 300 python3 -m sglang.launch_server --model-path /tmp/shape --load-format dummy \
+  --attention-backend triton --sampling-backend pytorch --max-running-requests 128 --port 39999 \
+  --mem-fraction-static 0.05 --cuda-graph-max-bs-decode 128 --cuda-graph-backend-prefill disabled \
+  > /tmp/warm.log 2>&1 < /dev/null &
+sleep 1

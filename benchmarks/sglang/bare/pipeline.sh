@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# The whole run, one step after another; /tmp/out/h200-sglang.json is what is known so far.
+set -uo pipefail
+commit=$1
+cd /tmp/aerie || exit 1
+export SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK=1 HF_HUB_OFFLINE=1 PYTHONUNBUFFERED=1
+AERIE_SGLANG='{"python": "python3", "concurrency": 128, "start_timeout_s": 400, "memory_share": 0.5,
+  "arguments": ["--attention-backend", "triton", "--sampling-backend", "pytorch",
+    "--cuda-graph-max-bs-decode", "128", "--cuda-graph-backend-prefill", "disabled"],
+  "environment": {"SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK": "1"}}'
+export AERIE_SGLANG
+mkdir -p /tmp/out
+step() { # STEP SECONDS [OPTION...]
+  python3 benchmarks/sglang/h200.py "$1" --budget "$2" "${@:3}" --commit "$commit" \
+    --work /tmp/h200 --out /tmp/out/h200-sglang.json --margin 1.3 --capture-tokens 1000000 \
+    --client-prompts 500 --prompts /tmp/prompts/*
+  echo "status $? ($1) $(date +%T)"
+}
+# SGLang's own transformers are too old to read a GGUF by the class that this needs; the machine's are not.
+own=$(env -u PYTHONPATH python3 -c 'import os, transformers as t; print(os.path.dirname(os.path.dirname(t.__file__)))')
+(export PYTHONPATH=/tmp/aerie:$own:/tmp/site && step target 120)
+export PYTHONPATH=/tmp/aerie:/tmp/site
+for _ in $(seq 200); do
+  grep -q 'ready to roll' /tmp/warm.log && break
+  pgrep -f 'port 39999' > /dev/null || break
+  sleep 1
+done
+pkill -9 -f 'port 39999'
+pkill -9 -f 'sglang::'
+sleep 2
+step answers 700
+step capture 300
+step map 60
+step draft 400
+step bench 500
+step overhead 200
+echo finished
