@@ -23,8 +23,8 @@ SETTINGS = BenchSettings(
 )  # fmt: skip
 
 
-# A model of 135 million parameters is slow on the kernels of the stand-in. Of so few tokens the last
-# chain is a good part, and SGLang counts what it verified beyond an answer's end.
+# A model of 135 million parameters is slow on the kernels of the stand-in. Of so few tokens the
+# last chain is a good part, and SGLang counts what it verified beyond an answer's end.
 FEW = {"max_new_tokens": 16, "repeats": 1, "timed_prompts": 2, "simulated_tolerance": 0.2}
 
 
