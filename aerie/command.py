@@ -35,7 +35,10 @@ def run(main: Callable[[argparse.Namespace], None], arguments: argparse.Argument
     handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
     if options.log:
         options.log.parent.mkdir(parents=True, exist_ok=True)
-        handlers.append(logging.FileHandler(options.log, mode="w", encoding="utf-8"))
+        # The processes of torchrun share a log: one begins it, and all append.
+        if os.environ.get("RANK", "0") == "0":
+            options.log.write_text("", encoding="utf-8")
+        handlers.append(logging.FileHandler(options.log, encoding="utf-8"))
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=handlers, force=True)
     # The last two would print every address, and those of the Hub's storage carry signatures.
     for noisy in (

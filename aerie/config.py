@@ -16,6 +16,7 @@ from aerie.errors import ConfigError
 from aerie.scaling.settings import MapStudySettings, ScalingSettings
 from aerie.section import Section
 from aerie.section import key as _field
+from aerie.train.settings import DraftSettings, TrackingSettings
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -203,30 +204,6 @@ class StatesSettings(Section):
     file_bytes: int = _field(2_000_000_000, "size of one states file, about", ge=1_000_000)
 
 
-class DraftSettings(Section):
-    """Training of one draft."""
-
-    seed: int = _field(0, "seed of order and initial weights")
-    intermediate_size: int | None = _field(None, "width of the MLP; default: the target's")
-    steps: int = _field(7, "training-time-test steps", ge=1, le=16)
-    decay: float = _field(0.8, "weight of step i is decay^i", gt=0, le=1)
-    epochs: int = _field(3, "passes over the data", ge=1)
-    learning_rate: float = _field(1e-4, "peak of the schedule", gt=0)
-    warmup_share: float = _field(0.05, "share of the steps that warm up", ge=0, lt=1)
-    betas: tuple[float, float] = _field((0.9, 0.95), "AdamW")
-    weight_decay: float = _field(0.0, "AdamW", ge=0)
-    clip: float = _field(0.5, "largest norm of the gradient", gt=0)
-    pack_tokens: int = _field(8192, "tokens of a pack, the unit of a GPU's work", ge=128)
-    accumulate: int = _field(1, "packs of each GPU in an optimizer step", ge=1)
-    dtype: Literal["bfloat16", "float32"] = _field("bfloat16", "precision of the products")
-    eval_share: float = _field(0.05, "share of samples held out, per dataset", gt=0, lt=0.5)
-    checkpoint_every: int = _field(500, "optimizer steps between resumable checkpoints", ge=1)
-    keep_checkpoints: int = _field(2, "resumable checkpoints kept, the newest", ge=1)
-    max_skipped: int = _field(
-        10, "steps that may be skipped, since their loss or gradient was not finite", ge=0
-    )
-
-
 class BenchSettings(Section):
     """Measurement of the draft against plain decoding."""
 
@@ -336,6 +313,7 @@ class Config(Section):
     vocab: VocabSettings = VocabSettings()
     states: StatesSettings = StatesSettings()
     drafts: dict[Name, DraftSettings] = _field({"main": DraftSettings()}, "runs", min_length=1)
+    tracking: TrackingSettings = TrackingSettings()
     bench: BenchSettings
     scaling: ScalingSettings = ScalingSettings()
     map_study: MapStudySettings = MapStudySettings()

@@ -47,6 +47,8 @@ LARGE_DATASET_BYTES = 64_000_000
 GPUS = 0 if CONFIG.engine == "transformers" else 1
 # How servers are run reaches jobs beside their params: no part goes stale because a port changed.
 os.environ.update(AERIE_SGLANG=CONFIG.sglang.as_json())
+# So does where a training run is shown.
+os.environ.update(AERIE_TRACKING=CONFIG.tracking.as_json())
 
 
 def code(script):
@@ -251,6 +253,24 @@ def reading_processes(wildcards):
 def all_cores(wildcards):
     """Every core there is, up to where a model as small as the embedded one stops to gain."""
     return min(workflow.cores or 1, 4)
+
+
+def ranks(wildcards):
+    """Processes that train the wildcard's draft, each with a GPU where there are any."""
+    return CONFIG.drafts[getattr(wildcards, "run", SCALED)].gpus
+
+
+def trainer(wildcards):
+    """What starts the script that trains: Python, or torchrun for several processes.
+
+    A checkpoint takes longer to write than torchrun, by itself, waits for processes to end.
+    """
+    several = ranks(wildcards)
+    return (
+        "python"
+        if several == 1
+        else f"torchrun --standalone --nproc-per-node {several} --shutdown-timeout 120 --"
+    )
 
 
 def scaling_points():

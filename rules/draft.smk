@@ -24,16 +24,18 @@ rule draft:
         image("draft")
     threads: all_cores
     resources:
-        mem_mb=2500,
-        gpu=GPUS,
+        mem_mb=lambda wildcards: 2500 * ranks(wildcards),
+        gpu=lambda wildcards: GPUS * ranks(wildcards),
     params:
+        trainer=trainer,
         image=recipe("draft"),
         settings=lambda wildcards: CONFIG.drafts[wildcards.run].as_json(),
         checkpoints=f"{CONFIG.work}/journal/draft/{{run}}",
+        tracking=f"{CONFIG.work}/tracking/{{run}}",
         contract=VERSIONS["draft"],
     shell:
         r"""
-        python scripts/draft.py \
+        {params.trainer} scripts/draft.py \
             --log {log:q} \
             --threads {threads} \
             --settings {params.settings:q} \
@@ -41,5 +43,6 @@ rule draft:
             --map {input.map:q} \
             --target {input.target:q} \
             --checkpoints {params.checkpoints:q} \
+            --tracking {params.tracking:q} \
             --out {output.sidecar:q}
         """

@@ -42,16 +42,17 @@ rule scaling_point:
         image("draft")
     threads: all_cores
     resources:
-        mem_mb=2500,
-        gpu=GPUS,
+        mem_mb=lambda wildcards: 2500 * ranks(wildcards),
+        gpu=lambda wildcards: GPUS * ranks(wildcards),
     params:
+        trainer=trainer,
         image=recipe("draft"),
         settings=seeded,
         checkpoints=f"{CONFIG.work}/journal/scaling/{{divisor}}-{{seed}}",
         contract=(VERSIONS["draft"], VERSIONS["scaling"]),
     shell:
         r"""
-        python scripts/scaling_point.py \
+        {params.trainer} scripts/scaling_point.py \
             --log {log:q} \
             --threads {threads} \
             --settings {params.settings:q} \

@@ -4,16 +4,15 @@ import argparse
 from pathlib import Path
 
 from aerie.command import parser, run
-from aerie.config import DraftSettings
+from aerie.train.settings import DraftSettings
 
 
 def main(options: argparse.Namespace) -> None:
-    import torch
-
+    from aerie.train.ranks import share_threads
     from aerie.train.run import train
     from aerie.train.stop import requeued
 
-    torch.set_num_threads(options.threads)
+    share_threads(options.threads)
     with requeued():
         train(
             DraftSettings.model_validate_json(options.settings),
@@ -22,6 +21,7 @@ def main(options: argparse.Namespace) -> None:
             options.target,
             options.checkpoints,
             options.out,
+            options.tracking,
         )
 
 
@@ -32,5 +32,6 @@ if __name__ == "__main__":
     arguments.add_argument("--map", type=Path, required=True, help="map.json")
     arguments.add_argument("--target", type=Path, required=True, help="target.json")
     arguments.add_argument("--checkpoints", type=Path, required=True, help="folder of the resume")
+    arguments.add_argument("--tracking", type=Path, help="folder where the run can be watched")
     arguments.add_argument("--out", type=Path, required=True, help="draft.json, written last")
     run(main, arguments)

@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 
 from aerie.command import parser, run
-from aerie.config import DraftSettings
 from aerie.scaling.settings import MapStudySettings
+from aerie.train.settings import DraftSettings
 from aerie.vocab.study import write_study
 
 

@@ -4,16 +4,15 @@ import argparse
 from pathlib import Path
 
 from aerie.command import parser, run
-from aerie.config import DraftSettings
+from aerie.train.settings import DraftSettings
 
 
 def main(options: argparse.Namespace) -> None:
-    import torch
-
     from aerie.scaling.point import judge_draft, train_point
+    from aerie.train.ranks import share_threads
     from aerie.train.stop import requeued
 
-    torch.set_num_threads(options.threads)
+    share_threads(options.threads)
     settings = DraftSettings.model_validate_json(options.settings)
     inputs = (options.states, options.map, options.target)
     if options.draft:

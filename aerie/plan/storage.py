@@ -3,9 +3,10 @@
 import math
 from typing import get_args
 
-from aerie.config import Config, DraftSettings, Shape, StatesSettings
+from aerie.config import Config, Shape, StatesSettings
 from aerie.contracts.draft import DraftConfig
 from aerie.contracts.states import choose_layers, token_bytes
+from aerie.train.settings import DraftSettings
 
 # Codecs that this version can write; the others are planned, so that their saving can be weighed.
 BUILT = tuple(get_args(StatesSettings.model_fields["codec"].annotation))
@@ -14,9 +15,10 @@ CODECS = ("bf16", "fp8")
 # Tables and journal of the demo: 9.5 bytes for a token of prompt or answer.
 RESPONSES_BYTES_PER_TOKEN = 9.5
 
-# float32 weights and two moments of AdamW, in the two checkpoints that are kept and the one that
-# is being written; and bf16 for the draft itself.
-_CHECKPOINT_BYTES = 3 * 12
+# float32 weights and two moments of AdamW in a checkpoint; and bf16 for the draft itself. Beside
+# the checkpoints that are kept there are the best one and the one that is being written.
+_CHECKPOINT_BYTES = 12
+_MORE_CHECKPOINTS = 2
 _EXPORT_BYTES = 2
 # The MLP of the usual decoder, for a draft that takes the target's without saying how wide it is.
 _MLP_FACTOR = 4
@@ -65,5 +67,6 @@ def drafts_bytes(shape: Shape, config: Config, weights: int | None) -> int:
     total = 0
     for draft in config.drafts.values():
         parameters = weights / _EXPORT_BYTES if weights else draft_parameters(shape, config, draft)
-        total += round(parameters * (_EXPORT_BYTES + _CHECKPOINT_BYTES))
+        checkpoints = draft.keep_checkpoints + _MORE_CHECKPOINTS
+        total += round(parameters * (_EXPORT_BYTES + checkpoints * _CHECKPOINT_BYTES))
     return total

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aerie.config import DraftSettings
 from aerie.contracts import VERSIONS
 from aerie.contracts.sidecar import read_sidecar
 from aerie.files import digest_file, digest_json, write_json
 from aerie.scaling.fractions import nested, prompt_of
 from aerie.states.manifest import read_manifest
+from aerie.train.settings import DraftSettings
 
 if TYPE_CHECKING:
     from aerie.train.data import Located

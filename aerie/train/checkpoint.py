@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -22,7 +23,9 @@ log = logging.getLogger("aerie")
 def save_checkpoint(
     folder: Path, step: int, optimizer: AdamW, state: dict[str, Any], keep: int
 ) -> None:
-    """Write `step-NNNNNN`, then drop all but the last `keep`."""
+    """Write `step-NNNNNN`, link `best` to the best one, then drop all others but the last `keep`
+    that were written.
+    """
     scratch = folder / f".step-{step:06d}.tmp"
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
@@ -32,12 +35,14 @@ def save_checkpoint(
         # The rename below must not become durable before what it names.
         fsync_directory(scratch)
         os.fsync(written.fileno())
-    final = folder / f"step-{step:06d}"
+    final = folder / _name(step)
     shutil.rmtree(final, ignore_errors=True)
     scratch.rename(final)
     fsync_directory(folder)
+    _link_best(folder, state)
     for old in _checkpoints(folder)[:-keep]:
-        shutil.rmtree(old)
+        if old.name != _best(folder):
+            shutil.rmtree(old)
 
 
 def load_checkpoint(
@@ -54,9 +59,19 @@ def load_checkpoint(
         for name, tensor in _tensors(optimizer).items():
             tensor.copy_(saved[name])
         optimizer.products.copy_(optimizer.master)
+        if state["best"] and not (folder / _name(state["best"]["step"])).is_dir():
+            log.warning("%s is gone; the best is chosen among later epochs", folder / "best")
+            state["best"] = None
         log.info("resuming after step %d", state["step"])
         return state
     return None
+
+
+def load_weights(folder: Path, step: int, optimizer: AdamW) -> None:
+    """Restore the weights alone of the checkpoint after `step`, in place."""
+    with safe_open(folder / _name(step) / "state.safetensors", "pt") as saved:
+        optimizer.master.copy_(saved.get_tensor("weights"))
+    optimizer.products.copy_(optimizer.master)
 
 
 def differences(old: Any, new: Any, path: str = "") -> list[str]:
@@ -69,8 +84,30 @@ def differences(old: Any, new: Any, path: str = "") -> list[str]:
     return [] if old == new else [f"  {path}: {old!r} then, {new!r} now"]
 
 
+def _link_best(folder: Path, state: dict[str, Any]) -> None:
+    """Point `best` to the checkpoint that `state` calls the best, if there is one."""
+    if state["best"] and _best(folder) != _name(state["best"]["step"]):
+        scratch = folder / ".best.tmp"
+        scratch.unlink(missing_ok=True)
+        # Relative, so that the folder can be moved.
+        scratch.symlink_to(_name(state["best"]["step"]))
+        scratch.replace(folder / "best")
+        fsync_directory(folder)
+
+
+def _name(step: int) -> str:
+    return f"step-{step:06d}"
+
+
+def _best(folder: Path) -> str | None:
+    """The name of the checkpoint that `best` points to."""
+    link = folder / "best"
+    return link.readlink().name if link.is_symlink() else None
+
+
 def _checkpoints(folder: Path) -> list[Path]:
-    return sorted(folder.glob("step-*"))
+    """In the order in which they were written: those of another contract may have later steps."""
+    return sorted(folder.glob("step-*"), key=lambda path: (path.stat().st_mtime_ns, path.name))
 
 
 def _tensors(optimizer: AdamW) -> dict[str, Tensor]:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
+from aerie.errors import ConfigError
 from aerie.progress import console
 
 
@@ -50,12 +51,22 @@ class Ranks:
             dist.barrier()
 
 
+def share_threads(threads: int) -> None:
+    """Give this process its share of the host's `threads` for tensor work."""
+    torch.set_num_threads(max(1, threads // int(os.environ.get("LOCAL_WORLD_SIZE", 1))))
+
+
 @contextmanager
 def join() -> Iterator[Ranks]:
-    """This process's place as torchrun says, and its device: CUDA where there is one."""
+    """This process's place as torchrun says, and its device: CUDA where there is one.
+
+    Raises:
+        ConfigError: there are more processes on this host than GPUs.
+    """
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     device = torch.device("cpu")
     if torch.cuda.is_available():
+        _check_gpus(torch.cuda.device_count(), int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
         torch.cuda.set_device(device)
     if world == 1:
@@ -69,3 +80,14 @@ def join() -> Iterator[Ranks]:
         yield Ranks(rank, world, device)
     finally:
         dist.destroy_process_group()
+
+
+def _check_gpus(present: int, wanted: int) -> None:
+    if wanted > present:
+        raise ConfigError(
+            "the draft is to train on more GPUs than this job has",
+            saw=f"{present}",
+            expected=f"{wanted} (`gpus` of the draft)",
+            remedy="lower `gpus`, or give the job more: `make all GPUS=...`, and on a cluster "
+            "`gpu` of the rule `draft` in the profile",
+        )

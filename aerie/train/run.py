@@ -3,12 +3,12 @@
 import logging
 import shutil
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from aerie.config import DraftSettings
 from aerie.contracts.draft import check_draft, write_draft
 from aerie.contracts.sidecar import read_sidecar, write_sidecar
 from aerie.contracts.states import Layers
@@ -19,7 +19,10 @@ from aerie.states.manifest import read_manifest
 from aerie.target import Target, read_target
 from aerie.train.data import locate
 from aerie.train.ranks import join
+from aerie.train.settings import DraftSettings, TrackingSettings
 from aerie.train.start import draft_config, freeze
+from aerie.train.trackers import makers
+from aerie.train.tracking import Tracking
 from aerie.train.trainer import Trainer
 
 log = logging.getLogger("aerie")
@@ -32,14 +35,23 @@ def train(
     target_sidecar: Path,
     checkpoints: Path,
     out: Path,
+    tracking: Path | None = None,
 ) -> None:
     """Train a draft and write its folder; `out` is its sidecar, `draft.json`, written last.
 
+    With `tracking`, a folder, the run can be watched as the section `tracking` says.
+
     Raises:
+        ConfigError: a package that tracking needs is not installed.
         ContractError: an input is damaged, or its parts were captured with different layers.
         GateError: the draft gate.
         Preempted: the process was told to end; a second run continues.
     """
+    shown = Tracking(
+        makers(TrackingSettings.from_environment(), tracking, tracking.name, settings.model_dump())
+        if tracking
+        else {}
+    )
     target, vocab = read_target(target_sidecar), read_map(map_sidecar.with_name("map.safetensors"))
     indexes = read_manifest(manifest)
     layers = _layers(indexes)
@@ -51,10 +63,12 @@ def train(
         "map": digest_file(map_sidecar.with_name("map.safetensors")),
         "states": digest_json(read_sidecar(manifest, "manifest")["files"]),
     }
-    with join() as ranks:
+    with join() as ranks, closing(shown):
         frozen = freeze(target, vocab, getattr(torch, settings.dtype), ranks.device)
         contract["ranks"] = ranks.world
-        trainer = Trainer(settings, config, frozen, locate(indexes), checkpoints, contract, ranks)
+        trainer = Trainer(
+            settings, config, frozen, locate(indexes), checkpoints, contract, ranks, shown
+        )
         log.info(
             "training on %d samples, %d held out; %d steps of at most %d tokens, on %d x %s",
             len(trainer.training), len(trainer.held_out), len(trainer.schedule),
@@ -78,7 +92,7 @@ def _write(trainer: Trainer, vocab: VocabMap, target: Target, layers: Layers, ou
         lines = [canonical_json(record) + "\n" for record in trainer.state["records"]]
         scratch.write_text("".join(lines), encoding="utf-8")
     write_json(files[3], {"k": settings.steps, "epochs": trainer.state["epochs"]})
-    provenance = _provenance(trainer.state["contract"], layers)
+    provenance = _provenance(trainer.state["contract"], layers) | {"exported": trainer.exported}
     write_sidecar(out, "draft", files, _counts(trainer), provenance)
 
 

@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor
 
-from aerie.config import DraftSettings
 from aerie.contracts.draft import DraftConfig
 from aerie.contracts.states import Layers
 from aerie.contracts.vocab import VocabMap
@@ -12,6 +11,7 @@ from aerie.files import read_json
 from aerie.target import Target
 from aerie.target_weights import read_embedding, read_head
 from aerie.train.objective import Frozen
+from aerie.train.settings import DraftSettings
 from aerie.train.weights import Weights
 
 _DEVIATION = 0.02

@@ -9,12 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aerie.config import DraftSettings
 from aerie.contracts.draft import DraftConfig
 from aerie.errors import DataError, EngineError
 from aerie.gates.draft import overfit_one
 from aerie.progress import Progress
-from aerie.train.checkpoint import load_checkpoint, save_checkpoint
+from aerie.train.checkpoint import load_checkpoint, load_weights, save_checkpoint
 from aerie.train.data import Located, packs_in_order, read_pack, split
 from aerie.train.evaluate import simulate
 from aerie.train.loader import Loader
@@ -24,9 +23,11 @@ from aerie.train.packing import Pack
 from aerie.train.ranks import Ranks
 from aerie.train.records import Record, Records
 from aerie.train.schedule import plan_steps
+from aerie.train.settings import DraftSettings
 from aerie.train.start import new_weights
 from aerie.train.stop import Preempted, Stop
 from aerie.train.tally import Tally
+from aerie.train.tracking import Tracking
 from aerie.train.weights import Weights
 
 log = logging.getLogger("aerie")
@@ -46,6 +47,7 @@ class Trainer:
         checkpoints: Path,
         contract: dict[str, Any],
         ranks: Ranks,
+        tracking: Tracking | None = None,
     ) -> None:
         self.settings, self.frozen, self.ranks = settings, frozen, ranks
         self.training, self.held_out = split(samples, settings.eval_share)
@@ -63,12 +65,16 @@ class Trainer:
             "parts": 1,
             "records": [],
             "epochs": [],
+            "best": None,
             "contract": contract,
         }
+        self.exported: dict[str, int] = {}
+        self.tracking = tracking or Tracking()
         self.records = Records(len(self.schedule))
 
     def run(self) -> None:
-        """Train to the end of the schedule, from the newest checkpoint that fits.
+        """Train to the end of the schedule, from the newest checkpoint that fits. The weights are
+        then those that `export` asks for.
 
         Raises:
             DataError: more steps than `max_skipped` gave a loss or gradient that is not finite.
@@ -81,6 +87,10 @@ class Trainer:
         if resumed is None:
             self.self_test()
         self.state.update(resumed or {})
+        self.tracking.start(
+            self.state["step"], self.weights.config, self.settings.steps, self.weights.flat.dtype,
+            self.ranks,
+        )  # fmt: skip
         with Progress("draft", len(self.schedule), "steps", "tokens") as progress, Stop() as stop:
             progress.skip(self.state["step"])
             while self.state["step"] < len(self.schedule):
@@ -88,26 +98,31 @@ class Trainer:
                     self._run(progress, stop)
                 except torch.OutOfMemoryError as error:
                     self._lower_budget(error)
+        self._choose()
 
     def _run(self, progress: Progress, stop: Stop) -> None:
         ranks, first = self.ranks, self.state["step"]
         plan = [step.of(ranks.rank, ranks.world, self.state["parts"]) for step in self.schedule]
         budget = -(-self.settings.pack_tokens // self.state["parts"])
         loader = Loader(plan[first:], budget, ranks.device)
+        self.tracking.restart(loader.waited)
         for number, packs in enumerate(loader, start=first):
             self.records.add(self.step(number, packs), self.schedule[number])
             self.state["step"] = number + 1
             self.state["supervised"] += self.schedule[number].count(0)
+            self.tracking.add(self.schedule[number])
             ends_epoch = self._ends_epoch(number)
-            if ends_epoch:
-                self.state["epochs"].append(self.evaluate(self.schedule[number].epoch))
             due = (number + 1) % self.settings.checkpoint_every == 0
+            reading = self.records.full or ends_epoch or due
             # Several ranks vote, which waits for the device, so they do it when they read anyway.
-            stopping = (ranks.world == 1 or self.records.full) and stop.asked(ranks)
-            if self.records.full or ends_epoch or due or stopping:
-                self._read_records()
+            stopping = (ranks.world == 1 or reading) and stop.asked(ranks)
+            if reading or stopping:
+                self.tracking.read(self._read_records(), loader.waited)
+            if ends_epoch:
+                self._end_epoch(number)
             if ends_epoch or due or stopping:
                 self._save()
+                self.tracking.restart(loader.waited)
             if stopping:
                 raise Preempted(number + 1)
             progress.advance(1, self.schedule[number].tokens, self.records.note)
@@ -179,6 +194,25 @@ class Trainer:
             "datasets": {name: tally.as_dict() for name, tally in sorted(datasets.items())},
         }
 
+    def _end_epoch(self, number: int) -> None:
+        result = self.evaluate(self.schedule[number].epoch)
+        self.state["epochs"].append(result)
+        length, best = result["overall"]["accept_length"], self.state["best"]
+        if best is None or length > best["accept_length"]:
+            self.state["best"] = {
+                "step": number + 1, "epoch": result["epoch"], "accept_length": length,
+            }  # fmt: skip
+        self.tracking.evaluated(number + 1, result)
+
+    def _choose(self) -> None:
+        """Take the weights that `export` asks for; only the rank that writes them needs them."""
+        last = {"step": self.state["step"], "epoch": self.state["epochs"][-1]["epoch"]}
+        chosen = self.state["best"] if self.settings.export == "best" else last
+        self.exported = {name: (chosen or last)[name] for name in last}
+        if self.ranks.leads and self.exported != last:
+            load_weights(self.checkpoints, self.exported["step"], self.optimizer)
+            log.info("exporting the weights of epoch %d, the best", self.exported["epoch"])
+
     def _start(self, config: DraftConfig) -> tuple[Weights, AdamW]:
         settings = self.settings
         master = new_weights(config, self.frozen.head, settings.seed)
@@ -194,7 +228,7 @@ class Trainer:
         last = number + 1 == len(self.schedule)
         return last or self.schedule[number + 1].epoch != self.schedule[number].epoch
 
-    def _read_records(self) -> None:
+    def _read_records(self) -> list[dict[str, Any]]:
         """Read the figures of the steps since the last time; they are waited for here."""
         fresh, skipped = self.records.read(self._ends_epoch)
         self.state["records"] += fresh
@@ -209,6 +243,7 @@ class Trainer:
                 expected=f"at most {self.settings.max_skipped} (`max_skipped` of the draft)",
                 remedy="run `make verify`; then lower `learning_rate` or `clip` of the draft",
             )
+        return fresh
 
     def _save(self) -> None:
         if self.ranks.leads:

@@ -18,7 +18,6 @@ import numpy as np
 from aerie.bench.accept import pair, rounded
 from aerie.bench.breakeven import ceiling
 from aerie.bench.statistics import Bootstrap, Floats
-from aerie.config import DraftSettings
 from aerie.contracts import VERSIONS
 from aerie.contracts.vocab import VocabMap, read_counts, read_map
 from aerie.files import write_json
@@ -26,6 +25,7 @@ from aerie.scaling.fractions import prompt_of
 from aerie.scaling.settings import MapStudySettings
 from aerie.states.manifest import read_manifest
 from aerie.target import read_target
+from aerie.train.settings import DraftSettings
 from aerie.vocab.map import build_map, coverage, kept_ids
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx2
 
-from aerie.config import ROOT, BenchSettings, DraftSettings, ResponsesSettings
+from aerie.config import ROOT, BenchSettings, ResponsesSettings
 from aerie.contracts.states import choose_layers
 from aerie.engines.sglang.capture import new_spool
 from aerie.engines.sglang.fleet import Fleet, servers
@@ -24,6 +24,7 @@ from aerie.engines.sglang.wanted import Wanted
 from aerie.errors import AerieError
 from aerie.files import write_json
 from aerie.target import Target, read_target
+from aerie.train.settings import DraftSettings
 
 log = logging.getLogger("aerie")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aerie.config import DraftSettings, StatesSettings, VocabSettings
+from aerie.config import StatesSettings, VocabSettings
 from aerie.contracts.responses import Response, write_responses
 from aerie.contracts.sidecar import write_sidecar
 from aerie.engines import open_engine
@@ -16,6 +16,7 @@ from aerie.states.manifest import write_manifest
 from aerie.states.run import capture_part
 from aerie.target import Target, render
 from aerie.train.run import train
+from aerie.train.settings import DraftSettings
 from aerie.vocab.counts import count_dataset
 from aerie.vocab.map import make_map
 
