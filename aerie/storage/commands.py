@@ -95,7 +95,7 @@ def _gc(options: argparse.Namespace) -> None:
             expected=str(options.work),
             remedy="name the configuration that this folder was built with",
         )
-    with _no_build(ROOT) if options.delete else nullcontext():
+    with no_build(ROOT) if options.delete else nullcontext():
         found = find_garbage(options.work, config)
         found = [entry for entry in found if entry.kind in options.only]
         if options.delete:
@@ -125,7 +125,7 @@ def _print_garbage(found: list[Garbage], options: argparse.Namespace) -> None:
 
 
 @contextmanager
-def _no_build(root: Path) -> Iterator[None]:
+def no_build(root: Path) -> Iterator[None]:
     """Hold the lock that `make` holds while it builds; a build that starts now waits.
 
     Raises:

@@ -14,86 +14,22 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch.nn import functional
 
 from aerie.config import ROOT
-from aerie.contracts.sidecar import read_sidecar, write_sidecar
-from aerie.contracts.states import Layers, Sample, StatesFile, StatesWriter, write_index
+from aerie.contracts.sidecar import read_sidecar
+from aerie.contracts.states import Sample, StatesFile
 from aerie.contracts.vocab import VocabMap, read_map, write_map
 from aerie.errors import ContractError, DataError
-from aerie.files import write_json
 from aerie.states.export import export
 from aerie.states.manifest import find_indexes, write_manifest
 from aerie.states.show import file_facts, sample_facts
 from aerie.verify import verify
 from aerie.vocab.import_map import import_map
+from tests.unit.states_fixtures import HIDDEN, SCALE, VOCAB, write_part, write_target
 
-HIDDEN, LAYERS, VOCAB = 8, Layers((2, 3, 5)), 100
-SCALE = torch.linspace(0.5, 2, HIDDEN).bfloat16()
 COUNTS = st.lists(st.lists(st.integers(1, 20), min_size=1, max_size=3), min_size=1, max_size=3)
-
-
-def sample(length: int, seed: int) -> Sample:
-    """A sample whose last states are normed, as a target's are."""
-    source = torch.Generator().manual_seed(seed)
-    state = torch.randn(length, HIDDEN, generator=source) * 3
-    mask = torch.zeros(length, dtype=torch.uint8)
-    mask[length // 2 :] = 1
-    return Sample(
-        torch.randint(0, VOCAB, (length,), generator=source, dtype=torch.int32),
-        mask,
-        torch.randn(length, 3 * HIDDEN, generator=source).bfloat16(),
-        functional.rms_norm(state, (HIDDEN,), SCALE.float(), 1e-6).bfloat16(),
-    )
-
-
-def write_part(folder: Path, files: list[list[int]], target: str = "revision") -> list[Sample]:
-    """A part of one states file for each list of lengths, and its index."""
-    written: list[Sample] = []
-    names: dict[str, list[str]] = {}
-    for number, lengths in enumerate(files):
-        path = folder / f"{number:05d}.safetensors"
-        own = [sample(length, len(written) + seed) for seed, length in enumerate(lengths)]
-        with StatesWriter(path, lengths, 3 * HIDDEN, HIDDEN, f"key {lengths}") as writer:
-            for each in own:
-                writer.add(each)
-        names[path.name] = [f"p{len(written) + place}.0" for place in range(len(own))]
-        written += own
-    tokens = sum(len(each.token_ids) for each in written)
-    supervised = sum(int(each.loss_mask.sum()) for each in written)
-    size = sum((folder / name).stat().st_size for name in names)
-    counts = {
-        "samples": len(written),
-        "tokens": tokens,
-        "supervised": supervised,
-        "bytes": size,
-    }
-    provenance = {
-        "target": target,
-        "layers": LAYERS.as_dict(),
-        "dtype": "bfloat16",
-        "codec": "bf16",
-    }
-    write_index(folder / "index.json", names, LAYERS, counts, provenance)
-    return written
-
-
-def write_target(folder: Path, scale: torch.Tensor = SCALE, revision: str = "revision") -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    weights = folder / "model.safetensors"
-    save_file({"model.norm.weight": scale}, weights)
-    counts = {"layers": 6, "hidden_size": HIDDEN, "vocab_size": VOCAB, "max_position": 64}
-    provenance = {
-        "name": "tiny",
-        "revision": revision,
-        "dtype": "bfloat16",
-        "end_token_ids": [1],
-        "special_token_ids": [],
-        "thinking_variable": None,
-    }
-    write_sidecar(folder / "target.json", "target", [weights], counts, provenance)
-    return folder / "target.json"
 
 
 @pytest.fixture
@@ -465,13 +401,5 @@ def test_command_line(part: tuple[Path, list[Sample]], tmp_path: Path) -> None:
     file = index.with_name("00000.safetensors")
     result = aerie("states", "show", file)
     assert StatesFile(file).metadata["xxh3.aux"] in result.stdout
-    result = aerie("states", "show", file, "p1.0")
-    assert "3 ids, 2 supervised (66.7%)" in result.stdout
-    result = aerie("states", "export", index, "--format", "specforge", "--out", tmp_path / "out")
-    assert result.returncode == 0, result.stderr
-    assert len(list(specforge(tmp_path / "out"))) == 3
     result = aerie("states", "export", index, "--format", "speculators", "--out", tmp_path / "o")
     assert result.returncode == 1 and "--target" in result.stderr
-    write_json(tmp_path / "not.pt", {})
-    result = aerie("states", "import-map", tmp_path / "not.pt", "--out", tmp_path / "map")
-    assert result.returncode == 1 and result.stderr.startswith("input: ")
