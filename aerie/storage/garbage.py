@@ -57,6 +57,11 @@ def find_garbage(
     return _Search(resolved(work), config, time.time() if now is None else now).run()
 
 
+def in_order(garbage: list[Garbage]) -> list[Garbage]:
+    """What vouches goes first: the manifest, then an index, then the files that it describes."""
+    return sorted(garbage, key=lambda entry: (entry.path.suffix != ".json", len(entry.path.parts)))
+
+
 def remove(work: Path, garbage: list[Garbage]) -> None:
     """Remove files, and folders that are empty then. A kill in between leaves a sound folder.
 
@@ -65,10 +70,7 @@ def remove(work: Path, garbage: list[Garbage]) -> None:
     """
     work = resolved(work)
     folders: set[Path] = set()
-    # What vouches goes first: the manifest, then an index, then what it describes.
-    for entry in sorted(
-        garbage, key=lambda entry: (entry.path.suffix != ".json", len(entry.path.parts))
-    ):
+    for entry in in_order(garbage):
         path = work / entry.path
         if path.parent.resolve() != path.parent or path.is_symlink():
             raise ContractError(
@@ -210,7 +212,7 @@ class _Search:
                 continue
             why = self._why_gone(parts[2], file.path.stem)
             if why and not only_copies(self.work / file.path, self.work / "responses" / parts[2]):
-                yield file, f"journal of {why}; its answers are in the tables"
+                yield file, f"journal of {why}, answers are in responses"
 
     def _checkpoints(self) -> Iterator[tuple[Found, str]]:
         done = {}

@@ -27,7 +27,7 @@ from aerie.files import write_json
 from aerie.responses.journal import Journal
 from aerie.states.manifest import write_manifest
 from aerie.storage.commands import no_build
-from aerie.storage.garbage import Kind, find_garbage, remove
+from aerie.storage.garbage import Kind, find_garbage, in_order, remove
 from aerie.storage.usage import Missing, forecast, usage
 from aerie.verify import verify
 from tests.unit.states_fixtures import write_part, write_target
@@ -213,6 +213,21 @@ def test_gc_removes_nothing_that_counts(
             assert not {name for name in gone if f"{dataset}/{part}" in name}
     # Once is enough.
     assert names(work) == before - gone
+    assert find_garbage(work, None, NOW) == []
+
+
+@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+@given(plan=PLANS, data=st.data())
+def test_a_killed_gc_leaves_what_verify_takes(
+    tmp_path_factory: pytest.TempPathFactory, plan: Plan, data: st.DataObject
+) -> None:
+    work = tmp_path_factory.mktemp("gc") / "work"
+    build(work, plan)
+    damaged = {str(finding.file) for finding in verify(work).findings}
+    garbage = in_order(find_garbage(work, None, NOW))
+    remove(work, garbage[: data.draw(st.integers(0, len(garbage)))])
+    assert {str(finding.file) for finding in verify(work).findings} <= damaged
+    remove(work, garbage)
     assert find_garbage(work, None, NOW) == []
 
 
