@@ -11,7 +11,6 @@ from rich.table import Column, Table
 from aerie import command
 from aerie.bench.commands import add_commands as add_bench_commands
 from aerie.config import ROOT, Config, load
-from aerie.contracts.sidecar import read_sidecar
 from aerie.doctor.run import run_doctor
 from aerie.files import replacing, write_json
 from aerie.images.commands import add_commands as add_image_commands
@@ -22,6 +21,8 @@ from aerie.prompts.contamination import Contamination
 from aerie.prompts.inspect import Judge, limits_of, normalise_file
 from aerie.prompts.show import adapter_facts, adapter_table, dataset_path, show_rows
 from aerie.prompts.source import Source
+from aerie.states.commands import add_commands as add_states_commands
+from aerie.storage.commands import add_commands as add_storage_commands
 from aerie.verify import repair, verify
 
 SCHEMA = ROOT / "schemas" / "config.schema.json"
@@ -100,18 +101,6 @@ def _lock(options: argparse.Namespace) -> None:
         console.print(f"{table.row_count} inputs are not what {path} says", soft_wrap=True)
         sys.exit(1)
     console.print(f"every input is what {path} says", soft_wrap=True)
-
-
-def _states_ls(options: argparse.Namespace) -> None:
-    index = read_sidecar(options.index, "states")
-    table = Table("file", "samples", "bytes", "first", "last", title=str(options.index))
-    for name, entry in index["files"].items():
-        ids = entry["samples"]
-        table.add_row(name, str(len(ids)), f"{entry['bytes']:,}", ids[0], ids[-1])
-    console = Console(highlight=False)
-    console.print(table)
-    facts = {**index["counts"], **index["layers"], **index["provenance"]}
-    console.print("\n".join(f"{name}: {value}" for name, value in facts.items()), markup=False)
 
 
 def _with_server(options: argparse.Namespace) -> None:
@@ -197,6 +186,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_prompt_commands(commands)
     add_image_commands(commands)
     add_bench_commands(commands)
+    add_states_commands(commands)
+    add_storage_commands(commands)
 
     each = commands.add_parser("verify", help="read every artifact again, name what is damaged")
     each.add_argument("work", type=Path, help="the `work` folder of the configuration")
@@ -230,11 +221,6 @@ def _parser() -> argparse.ArgumentParser:
     each.add_argument("command", nargs="+", metavar="COMMAND", help="after `--`, with its options")
     each.set_defaults(main=_with_server)
 
-    each = commands.add_parser("states", help="look into states")
-    actions = each.add_subparsers(required=True, metavar="ACTION")
-    each = actions.add_parser("ls", help="list the files of a part")
-    each.add_argument("index", type=Path, help="index.json of the part")
-    each.set_defaults(main=_states_ls)
     return result
 
 

@@ -16,6 +16,11 @@ _EMBEDDING = (
     "language_model.model.embed_tokens.weight",
     "model.language_model.embed_tokens.weight",
 )
+_NORM = (
+    "model.norm.weight",
+    "language_model.model.norm.weight",
+    "model.language_model.norm.weight",
+)
 
 
 def read_head(target: Target) -> "torch.Tensor":
@@ -38,6 +43,15 @@ def read_embedding(target: Target) -> "torch.Tensor":
         ContractError: the checkpoint is damaged, has no such weight, or it has another shape.
     """
     return _read(target, _shards(target.folder), _EMBEDDING)
+
+
+def read_norm(target: Target) -> "torch.Tensor":
+    """The scale of the final norm [H], in the checkpoint's dtype.
+
+    Raises:
+        ContractError: the checkpoint is damaged, has no such weight, or it has another shape.
+    """
+    return _read(target, _shards(target.folder), _NORM, (target.hidden_size,))
 
 
 def _tied(folder: Path) -> bool | None:
@@ -68,7 +82,12 @@ def _shards(folder: Path) -> dict[str, Path]:
         ) from error
 
 
-def _read(target: Target, shards: dict[str, Path], names: tuple[str, ...]) -> "torch.Tensor":
+def _read(
+    target: Target,
+    shards: dict[str, Path],
+    names: tuple[str, ...],
+    shape: tuple[int, ...] | None = None,
+) -> "torch.Tensor":
     from safetensors import SafetensorError, safe_open
 
     name = next((name for name in names if name in shards), None)
@@ -88,7 +107,7 @@ def _read(target: Target, shards: dict[str, Path], names: tuple[str, ...]) -> "t
             saw=error,
             remedy="run `make verify ARGS=--repair`, then the build again",
         ) from error
-    expected = (target.vocab_size, target.hidden_size)
+    expected = shape or (target.vocab_size, target.hidden_size)
     if tuple(weight.shape) != expected:
         raise ContractError(
             f"{name} of {target.folder} has another shape than target.json says",

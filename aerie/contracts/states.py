@@ -286,6 +286,10 @@ class StatesFile:
         names = ("token_ids", "loss_mask", "aux", "last")
         return Sample(*(self._file.get_slice(name)[start:end] for name in names))
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of one tensor, without reading it."""
+        return tuple(self._file.get_slice(name).get_shape())
+
     def column(self, name: str) -> "torch.Tensor":
         """One whole tensor of the file, all samples back to back."""
         tensor: torch.Tensor = self._file.get_tensor(name)

@@ -25,7 +25,9 @@ class VocabMap:
 
     def __post_init__(self) -> None:
         ids = self.target_ids
-        if len(ids) == 0 or ids[0] < 0 or ids[-1] >= self.vocab_size or (np.diff(ids) <= 0).any():
+        # Compared, not subtracted: a difference of hostile values overflows.
+        descends = (ids[1:] <= ids[:-1]).any()
+        if len(ids) == 0 or ids[0] < 0 or ids[-1] >= self.vocab_size or descends:
             raise ContractError(
                 "the map is not strictly ascending inside the vocabulary",
                 expected=f"ids from 0 to {self.vocab_size - 1}",

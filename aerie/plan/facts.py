@@ -79,9 +79,9 @@ def read_facts(config: Config) -> Facts:
     """
     work = ROOT / config.work
     shape, source = _shape(config, work)
-    revision = _revision(work)
-    responses = _sidecars(work, "responses/*/*.json", "responses", revision)
-    states = _sidecars(work, "states/*/*/index.json", "states", revision)
+    revision = target_revision(work)
+    responses = current_sidecars(work, "responses/*/*.json", "responses", revision)
+    states = current_sidecars(work, "states/*/*/index.json", "states", revision)
     tokens = sum(map(_response_tokens, responses.values()))
     stored = sum(
         file["bytes"] for content in responses.values() for file in content["files"].values()
@@ -89,7 +89,7 @@ def read_facts(config: Config) -> Facts:
     stored += sum(
         path.stat().st_size for path in work.glob("journal/responses/**/*") if path.is_file()
     )
-    drafts = _sidecars(work, "draft/*/draft.json", "draft", revision)
+    drafts = current_sidecars(work, "draft/*/draft.json", "draft", revision)
     weights = [content["files"]["model.safetensors"]["bytes"] for content in drafts.values()]
     return Facts(
         shape=shape,
@@ -156,14 +156,19 @@ def _shape(config: Config, work: Path) -> tuple[Shape, str]:
     return shape, "the checkpoint's config.json"
 
 
-def _revision(work: Path) -> str | None:
+def target_revision(work: Path) -> str | None:
+    """The revision of the target in `work`; None where there is no target yet.
+
+    Raises:
+        ContractError: target.json is damaged.
+    """
     sidecar = work / "target/target.json"
     if not sidecar.exists():
         return None
     return str(read_sidecar(sidecar, "target")["provenance"]["revision"])
 
 
-def _sidecars(
+def current_sidecars(
     work: Path, pattern: str, artifact: str, revision: str | None
 ) -> dict[Path, dict[str, Any]]:
     """Sidecars of what the target of `revision` made; those of an earlier contract are left out."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from aerie.contracts import sidecar
-from aerie.errors import ContractError
+from aerie.errors import ContractError, DataError
 
 
 def write_manifest(indexes: Sequence[Path], out: Path) -> None:
@@ -31,3 +31,24 @@ def read_manifest(path: Path) -> list[Path]:
             remedy="run the build again: it writes the manifest anew",
         )
     return [path.parent / name for name in sidecar.read_sidecar(path, "manifest")["files"]]
+
+
+def find_indexes(path: Path) -> list[Path]:
+    """The indexes that a person means: of an index.json, of a manifest, or all below a folder.
+
+    Raises:
+        ContractError: an index is not the one that the manifest was written for.
+        DataError: there are none.
+    """
+    if path.is_dir():
+        found = sorted(
+            index for depth in ("", "*/", "*/*/") for index in path.glob(f"{depth}index.json")
+        )
+    else:
+        found = read_manifest(path) if path.name == "manifest.json" else [path]
+    if not found:
+        raise DataError(
+            f"{path} holds no states",
+            expected="index.json of a part, manifest.json, or a folder above them",
+        )
+    return found
