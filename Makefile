@@ -178,9 +178,9 @@ $(VENV)/slurm.done: $(VENV)/run.done requirements/slurm.txt
 	@$(PIP) install -qq -r requirements/slurm.txt
 	@touch $@
 
-$(VENV)/dev.done: $(VENV)/run.done requirements/dev.txt
+$(VENV)/dev.done: $(VENV)/run.done requirements/dev.txt requirements/tracking.txt
 	@echo 'setup: packages for tests and lint'
-	@$(PIP) install -qq -r requirements/dev.txt
+	@$(PIP) install -qq -r requirements/dev.txt -r requirements/tracking.txt
 	@touch $@
 
 # Python 3.11 to 3.13 again; what SGLang asks for and its code for the CPU never calls is left out.
