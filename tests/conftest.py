@@ -106,6 +106,21 @@ def save_tiny_checkpoint(folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
+# Tests that start daemons run when they are asked for by name, as make does for each.
+ASKED_FOR = [Path(__file__).resolve().parent / name for name in ("cluster", "containers")]
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave those folders out unless an argument is one of them, or lies in it."""
+    asked = [Path(argument.split("::")[0]).resolve() for argument in config.args]
+    folders = [folder for folder in ASKED_FOR if collection_path.is_relative_to(folder)]
+    return True if any(not _within(asked, folder) for folder in folders) else None
+
+
+def _within(paths: list[Path], folder: Path) -> bool:
+    return any(path.is_relative_to(folder) for path in paths)
+
+
 @pytest.fixture(scope="session")
 def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A plain checkpoint folder as a user would have it; do not write to it."""

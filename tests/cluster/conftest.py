@@ -14,14 +14,7 @@ from tests.workflow.conftest import Checkout
 # The workflow's own tests make it: a complete tiny build, made without SLURM.
 from tests.workflow.conftest import built as built
 
-FOLDER = Path(__file__).resolve().parent
 GPU_RULES = ("responses", "states", "draft", "bench")
-
-
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Tests that start daemons run when they are asked for by name, as `make test-cluster` does."""
-    asked = (Path(argument.split("::")[0]).resolve() for argument in config.args)
-    return None if any(path.is_relative_to(FOLDER) for path in asked) else True
 
 
 @pytest.fixture(scope="session")
