@@ -5,6 +5,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -51,10 +52,10 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("aerie")
 
 
-def save_tiny_checkpoint(folder: Path) -> None:
+def save_tiny_checkpoint(folder: Path, rope: dict[str, Any] | None = None) -> None:
     """Write a random Llama of 8 layers, hidden size 64 and 512 tokens, with a ChatML tokenizer.
 
-    Its answers are made of digits, capitals and the end token.
+    Its answers are made of digits, capitals and the end token. `rope`: its `rope_parameters`.
     """
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -90,6 +91,7 @@ def save_tiny_checkpoint(folder: Path) -> None:
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
+        rope_parameters=rope,
         # Wide enough that a random model has preferences: ties would make greedy answers fragile.
         initializer_range=0.2,
         dtype="float32",

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from aerie.contracts.draft import DraftConfig
+from aerie.train.rope import attention_factor, inverse_frequencies
 
 
 class RMSNorm(nn.Module):
@@ -75,7 +76,10 @@ class Draft(nn.Module):
         self.midlayer = Layer(config)
         self.norm = RMSNorm(config.hidden_size, config.norm_eps)
         self.lm_head = nn.Linear(config.hidden_size, config.draft_vocab_size, bias=False)
-        self.inverse_frequencies = inverse_frequencies(config, torch.device("cpu"))
+        self.inverse_frequencies = inverse_frequencies(
+            config.rope, config.head_dim, torch.device("cpu")
+        )
+        self.attention_factor = attention_factor(config.rope)
 
     def reduce(self, states: Tensor) -> Tensor:
         """Reduce aux states [n, A*H] to the layer's hidden input [n, H].
@@ -124,7 +128,10 @@ class Draft(nn.Module):
 
     def _rotate(self, x: Tensor, positions: Tensor) -> Tensor:
         angles = positions[:, None].to(torch.float64) * self.inverse_frequencies.to(x.device)
-        cos, sin = (f(angles)[:, None, :].to(x.dtype) for f in (torch.cos, torch.sin))
+        cos, sin = (
+            (f(angles) * self.attention_factor)[:, None, :].to(x.dtype)
+            for f in (torch.cos, torch.sin)
+        )
         first, second = x.chunk(2, dim=-1)
         return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
@@ -137,13 +144,6 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     wide = scores if scores.dtype == torch.float64 else scores.float()
     shares = wide.softmax(-1).to(values.dtype)
     return torch.einsum("kgan,nkd->akgd", shares, values).flatten(1, 2)
-
-
-def inverse_frequencies(config: DraftConfig, device: torch.device) -> Tensor:
-    """Angles of RoPE for each position, float64 [head_dim / 2]."""
-    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float64, device=device)
-    frequencies: Tensor = config.rope["rope_theta"] ** -(exponents / config.head_dim)
-    return frequencies
 
 
 def load_weights(draft: Draft, tensors: Mapping[str, Tensor]) -> None:

@@ -6,11 +6,11 @@ from torch import Tensor
 from aerie.contracts.draft import DraftConfig
 from aerie.contracts.states import Layers
 from aerie.contracts.vocab import VocabMap
-from aerie.errors import ConfigError
 from aerie.files import read_json
 from aerie.target import Target
 from aerie.target_weights import read_embedding, read_head
 from aerie.train.objective import Frozen
+from aerie.train.rope import read_rope
 from aerie.train.settings import DraftSettings
 from aerie.train.weights import Weights
 
@@ -35,30 +35,30 @@ def draft_config(
 ) -> DraftConfig:
     """A draft with the target's head shape, RoPE and norm.
 
+    Its attention is plain. A target with MLA (`kv_lora_rank`) has no heads of keys to copy: the
+    draft has as many heads as the target's queries, each as wide as the target's values.
+
     Raises:
-        ConfigError: the target scales its RoPE. The trainer does not, so an engine would turn the
-            draft's keys by other angles than it was trained with.
+        ConfigError: the target has a RoPE that the trainer does not know.
     """
-    config = read_json(target.folder / "config.json")
-    heads, rope = config["num_attention_heads"], config["rope_parameters"]
-    if rope["rope_type"] != "default":
-        raise ConfigError(
-            "the trainer knows no scaled RoPE, which this target has",
-            saw=f"rope_type {rope['rope_type']!r} in {target.folder / 'config.json'}",
-            expected="rope_type 'default'",
-            remedy="docs/training.md, under `Not built`",
-        )
+    path = target.folder / "config.json"
+    content = read_json(path)
+    # Models that also see, Kimi-K2.5 among them, nest the decoder.
+    decoder = content.get("text_config", content)
+    heads = decoder["num_attention_heads"]
+    has_mla = "kv_lora_rank" in decoder
+    width = decoder["v_head_dim"] if has_mla else decoder.get("head_dim")
     return DraftConfig(
         hidden_size=target.hidden_size,
-        intermediate_size=settings.intermediate_size or config["intermediate_size"],
+        intermediate_size=settings.intermediate_size or decoder["intermediate_size"],
         heads=heads,
-        kv_heads=config["num_key_value_heads"],
-        head_dim=config.get("head_dim") or target.hidden_size // heads,
+        kv_heads=heads if has_mla else decoder.get("num_key_value_heads", heads),
+        head_dim=width or target.hidden_size // heads,
         vocab_size=target.vocab_size,
         draft_vocab_size=len(vocab.target_ids),
         max_position=target.max_position,
-        norm_eps=config["rms_norm_eps"],
-        rope=rope,
+        norm_eps=decoder["rms_norm_eps"],
+        rope=read_rope(decoder, str(path)),
         layers=layers,
     )
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from aerie.contracts.draft import DraftConfig
-from aerie.train.model import inverse_frequencies
 from aerie.train.packing import Pack
+from aerie.train.rope import attention_factor, inverse_frequencies
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,8 @@ def new_tape(config: DraftConfig, embedding: Tensor, pack: Pack, steps: int, lik
     wide = torch.float64 if like.dtype == torch.float64 else torch.float32
     later = [pack.positions[pack.supervised] + step for step in range(1, steps)]
     positions = torch.cat((pack.positions, *later)).double()
-    angles = positions[:, None] * inverse_frequencies(config, like.device)
+    angles = positions[:, None] * inverse_frequencies(config.rope, config.head_dim, like.device)
+    factor = attention_factor(config.rope)
     raw = embedding[pack.token_ids].to(like.dtype)
     return Tape(
         config=config,
@@ -102,8 +103,8 @@ def new_tape(config: DraftConfig, embedding: Tensor, pack: Pack, steps: int, lik
         features=like.new_empty(n, hidden),
         inputs=like.new_empty(rows, hidden),
         qkv=like.new_empty(rows, split + 2 * config.kv_heads * config.head_dim),
-        cos=angles.cos().to(wide),
-        sin=angles.sin().to(wide),
+        cos=(angles.cos() * factor).to(wide),
+        sin=(angles.sin() * factor).to(wide),
         first_queries=like.new_empty(s, split),
         hidden=like.new_empty(steps + 1, s, hidden),
         attended=like.new_empty(steps, s, config.heads, config.head_dim),

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 import aerie.bench.run
-import aerie.train.model
 from aerie.bench.run import bench
 from aerie.config import BenchSettings
 from aerie.engines.transformers.speculate import ServedDraft
 from aerie.engines.transformers.taps import Taps
 from aerie.errors import GateError
+from aerie.train.rope import inverse_frequencies
 from tests.engine.conftest import SETTINGS as TRAINING
 from tests.engine.conftest import Raised
 
@@ -61,10 +61,10 @@ def test_an_engine_that_computes_another_draft_is_stopped_before_anything_is_mea
     raised: Raised, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
 ) -> None:
     if wrong == "rotation":
-        plain = aerie.train.model.inverse_frequencies
-        # Of the engine alone: training has its own.
+        # Of the engine alone: what trains imports its own.
         monkeypatch.setattr(
-            aerie.train.model, "inverse_frequencies", lambda *given: plain(*given).flip(0)
+            "aerie.train.model.inverse_frequencies",
+            lambda *given: inverse_frequencies(*given).flip(0),
         )
     else:
         logits = ServedDraft.logits

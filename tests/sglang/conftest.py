@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from aerie.config import VocabSettings
+from aerie.config import PathSource, TargetSettings, VocabSettings
 from aerie.engines.sglang.settings import URLS, SglangSettings
 from aerie.target import Target
-from tests.engine.conftest import QUESTIONS, SETTINGS, Raised, raise_draft
+from aerie.target_build import build_target
+from tests.conftest import save_tiny_checkpoint
+from tests.engine.conftest import QUESTIONS, SETTINGS, VOCAB, Raised, raise_draft
 from tests.engine.conftest import raised as raised  # a draft that learnt a tiny target's answers
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -70,6 +72,23 @@ def tiny_deepseek(tmp_path_factory: pytest.TempPathFactory) -> Target:
     from tests.sglang.deepseek import build_tiny_deepseek
 
     return build_tiny_deepseek(tmp_path_factory.mktemp("deepseek"))
+
+
+@pytest.fixture(scope="session")
+def raised_yarn(tmp_path_factory: pytest.TempPathFactory) -> Raised:
+    """A draft that learnt the answers of a tiny target with YaRN, which Kimi-K2.5 has too."""
+    folder = tmp_path_factory.mktemp("yarn")
+    rope = {
+        "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "beta_fast": 8, "beta_slow": 1,
+        "original_max_position_embeddings": 512,
+    }  # fmt: skip
+    save_tiny_checkpoint(folder / "checkpoint", rope)
+    source = PathSource(path=str(folder / "checkpoint"))
+    settings = TargetSettings(name="tiny-yarn", source=source, dtype="float32")
+    target = build_target(settings, folder / "target")
+    made = raise_draft(folder, target, QUESTIONS, 40, VOCAB)
+    made.train(folder)
+    return made
 
 
 @pytest.fixture(scope="session")

@@ -35,7 +35,7 @@ def _measure(raised: Raised, engine: str, out: Path, settings: BenchSettings) ->
 
 
 @pytest.mark.parametrize(
-    ("which", "less", "apart"), [("raised", {}, 0.05), ("raised_smollm", FEW, 0.2)]
+    ("which", "less", "apart"), [("raised_yarn", {}, 0.05), ("raised_smollm", FEW, 0.2)]
 )
 def test_served_figures_are_the_embedded_engines(
     which: str, less: dict[str, Any], apart: float, request: pytest.FixtureRequest, tmp_path: Path

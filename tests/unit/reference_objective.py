@@ -4,6 +4,7 @@ paper (arXiv 2503.01840, section 3.1). The trainer must equal it; nothing else u
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -73,34 +74,51 @@ def _fuse(draft: Draft, embed: Tensor, hidden: Tensor) -> Tensor:
     return torch.cat((_norm(embed, layer.input_layernorm), _norm(hidden, layer.hidden_norm)))
 
 
-def _rotate(x: Tensor, position: int, theta: float) -> Tensor:
+def _turn(rope: dict[str, Any], width: int, i: int) -> tuple[float, float]:
+    """Angle of dimension `i` a position, and what cosines and sines are multiplied by.
+
+    YaRN as its paper writes it: the more often a dimension turns within the original context, the
+    less of it is divided.
+    """
+    base = rope["rope_theta"]
+    plain = 1 / base ** (2 * i / width)
+    if rope["rope_type"] == "default":
+        return plain, 1.0
+    low, high = (
+        width / 2 * math.log(rope["original_max_position_embeddings"] / (turns * 2 * math.pi), base)
+        for turns in (rope["beta_fast"], rope["beta_slow"])
+    )
+    low, high = max(math.floor(low), 0), min(math.ceil(high), width - 1)
+    divided = min(max((i - low) / (high - low), 0), 1)
+    angle = plain * (1 - divided) + plain * divided / rope["factor"]
+    return angle, 0.1 * math.log(rope["factor"]) + 1
+
+
+def _rotate(x: Tensor, position: int, rope: dict[str, Any]) -> Tensor:
     half = len(x) // 2
-    out = []
+    first, second = [], []
     for i in range(half):
-        angle = position / theta ** (2 * i / len(x))
-        out.append(x[i] * math.cos(angle) - x[i + half] * math.sin(angle))
-    for i in range(half):
-        angle = position / theta ** (2 * i / len(x))
-        out.append(x[i + half] * math.cos(angle) + x[i] * math.sin(angle))
-    return torch.stack(out)
+        turn, factor = _turn(rope, len(x), i)
+        cos, sin = math.cos(position * turn) * factor, math.sin(position * turn) * factor
+        first.append(x[i] * cos - x[i + half] * sin)
+        second.append(x[i + half] * cos + x[i] * sin)
+    return torch.stack(first + second)
 
 
-def _heads(x: Tensor, width: int, position: int, theta: float) -> list[Tensor]:
-    return [_rotate(head, position, theta) for head in x.split(width)]
+def _heads(x: Tensor, width: int, position: int, rope: dict[str, Any]) -> list[Tensor]:
+    return [_rotate(head, position, rope) for head in x.split(width)]
 
 
 def _key_value(draft: Draft, embed: Tensor, hidden: Tensor, position: int) -> KeyValue:
     config, attention = draft.config, draft.midlayer.self_attn
     x = _fuse(draft, embed, hidden)
-    theta = config.rope["rope_theta"]
-    keys = _heads(attention.k_proj.weight @ x, config.head_dim, position, theta)
+    keys = _heads(attention.k_proj.weight @ x, config.head_dim, position, config.rope)
     return keys, (attention.v_proj.weight @ x).split(config.head_dim)
 
 
 def _layer(draft: Draft, x: Tensor, hidden: Tensor, seen: list[KeyValue], position: int) -> Tensor:
     config, layer = draft.config, draft.midlayer
-    theta = config.rope["rope_theta"]
-    queries = _heads(layer.self_attn.q_proj.weight @ x, config.head_dim, position, theta)
+    queries = _heads(layer.self_attn.q_proj.weight @ x, config.head_dim, position, config.rope)
     mixed = []
     for number, query in enumerate(queries):
         group = number // (config.heads // config.kv_heads)

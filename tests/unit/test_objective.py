@@ -1,6 +1,7 @@
 """The trainer's objective equals the float64 reference: loss, gradients, labels."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -34,6 +35,11 @@ CONFIG = DraftConfig(
     rope={"rope_theta": 10000.0, "rope_type": "default"},
     layers=Layers((1, 2, 3)),
 )
+# Dimension 0 is left as it is and dimension 1 divided; cosines and sines are 1.14 times as large.
+YARN = {
+    "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "beta_fast": 4, "beta_slow": 1,
+    "original_max_position_embeddings": 32,
+}  # fmt: skip
 Shape = tuple[int, int]
 
 
@@ -42,9 +48,9 @@ def _seed() -> None:
     torch.manual_seed(0)
 
 
-def make_draft() -> Draft:
+def make_draft(config: DraftConfig = CONFIG) -> Draft:
     torch.manual_seed(1)
-    draft = Draft(CONFIG).double()
+    draft = Draft(config).double()
     for parameter in draft.parameters():
         torch.nn.init.normal_(parameter, 0.3 if parameter.dim() == 1 else 0.0, 0.4)
     return draft
@@ -79,8 +85,8 @@ def ours(
     draft: Draft, samples: Sequence[Sample], rows: int = 0, steps: int = STEPS
 ) -> tuple[Result, Weights]:
     """Loss and gradient of the trainer; what it leaves unwritten stays NaN."""
-    weights = Weights.of(CONFIG, draft.state_dict())
-    gradient = Weights.zeros(CONFIG, torch.float64, torch.device("cpu"))
+    weights = Weights.of(draft.config, draft.state_dict())
+    gradient = Weights.zeros(draft.config, torch.float64, torch.device("cpu"))
     gradient.flat.fill_(float("nan"))
     pack = make_pack(samples, rows)
     return objective(weights, gradient, make_frozen(), pack, steps, DECAY), gradient
@@ -107,6 +113,17 @@ def test_equals_the_reference_over_random_packings(
     expected.backward()
     for name, parameter in draft.named_parameters():
         assert parameter.grad is not None
+        torch.testing.assert_close(gradient.named[name], parameter.grad, rtol=1e-9, atol=1e-11)
+
+
+def test_equals_the_reference_with_yarn() -> None:
+    draft, samples = make_draft(replace(CONFIG, rope=YARN)), make_samples([(4, 8), (3, 6)])
+    result, gradient = ours(draft, samples)
+    expected = theirs(draft, samples)
+    assert result.loss.item() == pytest.approx(expected.item(), rel=1e-11)
+    assert abs(result.loss.item() - ours(make_draft(), samples)[0].loss.item()) > 1e-4
+    expected.backward()
+    for name, parameter in draft.named_parameters():
         torch.testing.assert_close(gradient.named[name], parameter.grad, rtol=1e-9, atol=1e-11)
 
 
