@@ -73,6 +73,15 @@ def read_target(sidecar: Path) -> Target:
     )
 
 
+def decoder_config(folder: Path) -> dict[str, Any]:
+    """The decoder in a checkpoint's config.json: models that also see, Kimi-K2.5 among them, nest
+    it.
+    """
+    content: dict[str, Any] = read_json(folder / "config.json")
+    nested: dict[str, Any] = content.get("text_config") or content
+    return nested
+
+
 def render(
     tokenizer: "PreTrainedTokenizerBase",
     target: Target,

@@ -21,7 +21,7 @@ from aerie.config import ROOT, PackageSource, PathSource, TargetSettings
 from aerie.contracts.sidecar import write_sidecar
 from aerie.errors import ContractError, DataError
 from aerie.files import digest_file, digest_json, fsync_directory, read_json
-from aerie.target import Target, read_target
+from aerie.target import Target, decoder_config, read_target
 
 if TYPE_CHECKING:
     import torch
@@ -45,6 +45,7 @@ def build_target(settings: TargetSettings, out: Path) -> Target:
     Raises:
         DataError: the source is missing, is not the file that was asked for, or is not a whole
             checkpoint with a tokenizer and a chat template.
+        ConfigError: its RoPE is one that a draft cannot have.
     """
     out.mkdir(parents=True, exist_ok=True)
     staging = out / _STAGING
@@ -237,10 +238,14 @@ def _inspect(folder: Path) -> dict[str, dict[str, Any]]:
     """Check a checkpoint as its readers will use it, and return its counts and provenance."""
     from transformers import AutoConfig
 
+    from aerie.train.rope import read_rope
+
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError) as error:
         raise _broken("config.json cannot be read", error) from error
+    # The draft will have it too, and after days of states would be late to learn that it cannot.
+    read_rope(decoder_config(folder), "the target's config.json")
     text = config.get_text_config()
     tokenizer = _check_tokenizer(folder)
     _check_weights(folder, text.vocab_size)

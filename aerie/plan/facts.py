@@ -20,6 +20,7 @@ from aerie.gates.disk import free_bytes
 from aerie.plan.accept import Point, points
 from aerie.plan.lengths import Answers
 from aerie.plan.rates import Rates, read_rates
+from aerie.target import decoder_config
 
 # Candidates lie in the order of a hash, so the first ones are a random sample.
 _SAMPLED_CANDIDATES = 2000
@@ -138,9 +139,7 @@ def _shape(config: Config, work: Path) -> tuple[Shape, str]:
             expected="layers, hidden size and context of the target",
             remedy="give plan.shape, or build the target first",
         )
-    content = read_json(path)
-    # Models that also see, Kimi-K2.5 among them, nest the decoder.
-    decoder = content.get("text_config", content)
+    decoder = decoder_config(path.parent)
     try:
         shape = Shape(
             layers=decoder["num_hidden_layers"],

@@ -6,8 +6,7 @@ from torch import Tensor
 from aerie.contracts.draft import DraftConfig
 from aerie.contracts.states import Layers
 from aerie.contracts.vocab import VocabMap
-from aerie.files import read_json
-from aerie.target import Target
+from aerie.target import Target, decoder_config
 from aerie.target_weights import read_embedding, read_head
 from aerie.train.objective import Frozen
 from aerie.train.rope import read_rope
@@ -41,10 +40,7 @@ def draft_config(
     Raises:
         ConfigError: the target has a RoPE that the trainer does not know.
     """
-    path = target.folder / "config.json"
-    content = read_json(path)
-    # Models that also see, Kimi-K2.5 among them, nest the decoder.
-    decoder = content.get("text_config", content)
+    decoder = decoder_config(target.folder)
     heads = decoder["num_attention_heads"]
     has_mla = "kv_lora_rank" in decoder
     width = decoder["v_head_dim"] if has_mla else decoder.get("head_dim")
@@ -58,7 +54,7 @@ def draft_config(
         draft_vocab_size=len(vocab.target_ids),
         max_position=target.max_position,
         norm_eps=decoder["rms_norm_eps"],
-        rope=read_rope(decoder, str(path)),
+        rope=read_rope(decoder, f"{target.folder}/config.json"),
         layers=layers,
     )
 

@@ -8,7 +8,7 @@ import pytest
 
 from aerie.config import PackageSource, PathSource, TargetSettings
 from aerie.contracts.sidecar import damage
-from aerie.errors import DataError
+from aerie.errors import ConfigError, DataError
 from aerie.target import Target, render
 from aerie.target_build import build_target
 
@@ -95,6 +95,21 @@ def test_weights_that_are_not_finite(tiny_checkpoint: Path, tmp_path: Path) -> N
     save_file(weights, source / "model.safetensors", {"format": "pt"})
     with pytest.raises(DataError, match=r"model\.norm\.weight holds values that are not finite"):
         build_target(settings(source), tmp_path / "out")
+
+
+def test_a_rope_that_no_draft_can_have_is_refused_at_once(
+    tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    source = copy(tiny_checkpoint, tmp_path)
+    config = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    config["rope_parameters"] = {
+        "rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0, "original_max_position_embeddings": 512,
+    }  # fmt: skip
+    (source / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"rope_type 'llama3' in the target's config\.json"):
+        build_target(settings(source), tmp_path / "out")
+    assert not (tmp_path / "out/target.json").exists()
 
 
 def test_vocabulary_sizes_that_disagree(tiny_checkpoint: Path, tmp_path: Path) -> None:
