@@ -51,6 +51,9 @@ class TargetSettings(Section):
     thinking_variable: str | None = _field(
         None, "chat template variable that turns thinking on (Kimi-K2.5: `thinking`)"
     )
+    trust_remote_code: bool = _field(
+        False, "run the tokenizer's code that the checkpoint brings (Kimi-K2.5)"
+    )
 
 
 class DatasetSettings(Section):

@@ -16,7 +16,8 @@ class Target:
     """What the phases need to know of the target without loading it.
 
     `revision` is the digest of its files. `end_token_ids` end an answer; `special_token_ids` are
-    all that the tokenizer treats as special, sorted.
+    all that the tokenizer treats as special, sorted. `trust_remote_code`: its tokenizer is code
+    in the folder, which the configuration allows to run.
     """
 
     folder: Path
@@ -30,6 +31,7 @@ class Target:
     end_token_ids: tuple[int, ...]
     special_token_ids: tuple[int, ...]
     thinking_variable: str | None
+    trust_remote_code: bool = False
 
     def tokenizer(self) -> "PreTrainedTokenizerBase":
         """The tokenizer with the chat template, read from the folder and never from a hub."""
@@ -45,7 +47,7 @@ class Target:
 
             found = AutoTokenizer
         tokenizer: PreTrainedTokenizerBase = found.from_pretrained(
-            self.folder, local_files_only=True
+            self.folder, local_files_only=True, trust_remote_code=self.trust_remote_code
         )
         return tokenizer
 
@@ -70,6 +72,7 @@ def read_target(sidecar: Path) -> Target:
         end_token_ids=tuple(provenance["end_token_ids"]),
         special_token_ids=tuple(provenance["special_token_ids"]),
         thinking_variable=provenance["thinking_variable"],
+        trust_remote_code=provenance.get("trust_remote_code", False),
     )
 
 

@@ -19,7 +19,7 @@ from unittest.mock import patch
 
 from aerie.config import ROOT, PackageSource, PathSource, TargetSettings
 from aerie.contracts.sidecar import write_sidecar
-from aerie.errors import ContractError, DataError
+from aerie.errors import ConfigError, ContractError, DataError
 from aerie.files import digest_file, digest_json, fsync_directory, read_json
 from aerie.target import Target, decoder_config, read_target
 
@@ -45,7 +45,7 @@ def build_target(settings: TargetSettings, out: Path) -> Target:
     Raises:
         DataError: the source is missing, is not the file that was asked for, or is not a whole
             checkpoint with a tokenizer and a chat template.
-        ConfigError: its RoPE is one that a draft cannot have.
+        ConfigError: its RoPE is one that a draft cannot have, or its tokenizer is code.
     """
     out.mkdir(parents=True, exist_ok=True)
     staging = out / _STAGING
@@ -56,7 +56,7 @@ def build_target(settings: TargetSettings, out: Path) -> Target:
             _from_package(settings.source, settings.dtype, staging)
         else:
             _from_path(settings.source, staging)
-        facts = _inspect(staging)
+        facts = _inspect(staging, settings.trust_remote_code)
         return _publish(settings, facts, staging, out)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
@@ -89,6 +89,7 @@ def _publish(
             "dtype": settings.dtype,
             "licence": settings.licence,
             "thinking_variable": settings.thinking_variable,
+            "trust_remote_code": settings.trust_remote_code,
             "source": _identity(settings.source),
         },
     )
@@ -234,7 +235,7 @@ def _link_or_copy(source: Path, destination: Path) -> None:
     shutil.copyfile(source, destination)
 
 
-def _inspect(folder: Path) -> dict[str, dict[str, Any]]:
+def _inspect(folder: Path, trusted: bool) -> dict[str, dict[str, Any]]:
     """Check a checkpoint as its readers will use it, and return its counts and provenance."""
     from transformers import AutoConfig
 
@@ -247,7 +248,7 @@ def _inspect(folder: Path) -> dict[str, dict[str, Any]]:
     # The draft will have it too, and after days of states would be late to learn that it cannot.
     read_rope(decoder_config(folder), "the target's config.json")
     text = config.get_text_config()
-    tokenizer = _check_tokenizer(folder)
+    tokenizer = _check_tokenizer(folder, trusted)
     _check_weights(folder, text.vocab_size)
     if len(tokenizer) > text.vocab_size:
         raise _broken(
@@ -281,12 +282,30 @@ def _end_token_ids(folder: Path, *declared: int | list[int] | None) -> list[int]
     return sorted(ids)
 
 
-def _check_tokenizer(folder: Path) -> "PreTrainedTokenizerBase":
+def _check_code(folder: Path, trusted: bool) -> None:
+    """Refuse a tokenizer that is code unless it may run: without it transformers would make one of
+    the vocabulary alone, which splits some texts otherwise and says nothing.
+    """
+    file = folder / "tokenizer_config.json"
+    own = (read_json(file).get("auto_map") or {}) if file.exists() else {}
+    if "AutoTokenizer" in own and not trusted and not (folder / "tokenizer.json").exists():
+        raise ConfigError(
+            "the target's tokenizer is code that the checkpoint brings, and it may not run",
+            saw=f"auto_map {own['AutoTokenizer']} in tokenizer_config.json",
+            expected="tokenizer.json, or `target.trust_remote_code: true`",
+            remedy="read that code in the checkpoint's folder, then allow it",
+        )
+
+
+def _check_tokenizer(folder: Path, trusted: bool) -> "PreTrainedTokenizerBase":
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError) as error:
+        _check_code(folder, trusted)
+        tokenizer = AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=trusted
+        )
+    except (OSError, ValueError, ImportError) as error:
         raise _broken("the tokenizer cannot be read", error) from error
     again = tokenizer.decode(tokenizer.encode(_SAMPLE_TEXT, add_special_tokens=False))
     if again != _SAMPLE_TEXT:

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from transformers import dynamic_module_utils
 
 from aerie.config import PackageSource, PathSource, TargetSettings
 from aerie.contracts.sidecar import damage
@@ -95,6 +96,78 @@ def test_weights_that_are_not_finite(tiny_checkpoint: Path, tmp_path: Path) -> N
     save_file(weights, source / "model.safetensors", {"format": "pt"})
     with pytest.raises(DataError, match=r"model\.norm\.weight holds values that are not finite"):
         build_target(settings(source), tmp_path / "out")
+
+
+_CODE = '''
+from pathlib import Path
+from transformers import PreTrainedTokenizer
+
+Path(__file__).with_name("it-ran").touch()
+
+class BytesTokenizer(PreTrainedTokenizer):
+    """Every byte is a token."""
+
+    vocab_files_names = {"vocab_file": "bytes.model"}
+
+    def __init__(self, vocab_file=None, **more):
+        super().__init__(**more)
+
+    @property
+    def vocab_size(self):
+        return 256
+
+    def get_vocab(self):
+        return {f"{i:02x}": i for i in range(256)} | self.added_tokens_encoder
+
+    def _tokenize(self, text, **more):
+        return [f"{byte:02x}" for byte in text.encode()]
+
+    def _convert_token_to_id(self, token):
+        return int(token, 16)
+
+    def _convert_id_to_token(self, number):
+        return f"{number:02x}"
+
+    def convert_tokens_to_string(self, tokens):
+        return bytes(int(token, 16) for token in tokens).decode(errors="replace")
+
+    def save_vocabulary(self, folder, filename_prefix=None):
+        return ()
+'''
+
+
+@pytest.fixture
+def with_code(tiny_checkpoint: Path, tmp_path: Path) -> Path:
+    """A checkpoint whose tokenizer is code, as Kimi-K2.5's is."""
+    source = copy(tiny_checkpoint, tmp_path)
+    (source / "tokenizer.json").unlink()
+    (source / "tokenization_bytes.py").write_text(_CODE, encoding="utf-8")
+    (source / "bytes.model").write_bytes(b"")
+    content = {
+        "tokenizer_class": "BytesTokenizer",
+        "auto_map": {"AutoTokenizer": ["tokenization_bytes.BytesTokenizer", None]},
+        "eos_token": "<|im_end|>",
+        "added_tokens_decoder": {"256": {"content": "<|im_end|>", "special": True}},
+    }
+    (source / "tokenizer_config.json").write_text(json.dumps(content), encoding="utf-8")
+    return source
+
+
+def test_a_tokenizer_that_is_code_runs_only_if_it_may(
+    with_code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modules = tmp_path / "modules"
+    monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(modules))
+    with pytest.raises(ConfigError, match="it may not run"):
+        build_target(settings(with_code), tmp_path / "out")
+    assert not list(tmp_path.rglob("it-ran"))
+    allowed = settings(with_code).model_copy(update={"trust_remote_code": True})
+    target = build_target(allowed, tmp_path / "out")
+    assert list(modules.rglob("it-ran"))
+    assert target.trust_remote_code and target.special_token_ids == (256,)
+    text = "An eagle\N{EAGLE}"
+    tokenizer = target.tokenizer()
+    assert tokenizer.encode(text, add_special_tokens=False) == list(text.encode())
 
 
 def test_a_rope_that_no_draft_can_have_is_refused_at_once(

@@ -99,7 +99,8 @@ class Wanted:
         words = [settings.python, "-m", "sglang.launch_server"]
         for option, value in options.items():
             words += [option, str(value)] if value is not None else []
-        words += ["--trust-remote-code"] if settings.trust_remote_code else []
+        trusted = settings.trust_remote_code or self.target.trust_remote_code
+        words += ["--trust-remote-code"] if trusted else []
         words += self.spool.arguments(version) if self.spool else []
         words += settings.arguments
         return [*words, *(settings.draft_arguments if self.draft else ())]
