@@ -130,9 +130,10 @@ class GenerateDouble:
                 self.deaths += self._server is not None
                 self._die()
             elif not writer.transport.is_closing():
-                await self._reply(writer, body, fault)
+                # Before the client can know: it may look as soon as it has the answer.
                 if fault is None:
                     self.seen.answered.append(name)
+                await self._reply(writer, body, fault)
         finally:
             await self._move(-1)
 

@@ -23,7 +23,7 @@ def served(built: Checkout, settings: SglangSettings, tmp_path: Path) -> Checkou
     # One dataset of two parts is enough to see that they share a server.
     first = {"first": tiny_config(folder)["datasets"]["first"]}
     checkout.configure(engine="sglang", sglang=settings.model_dump(mode="json"), datasets=first)
-    checkout.configure(bench__concurrency=[1], drafts__main__eval_share=0.5)
+    checkout.configure(bench__concurrency=[1], drafts__main__eval_share=0.4)
     return checkout
 
 
