@@ -1,9 +1,12 @@
 """What a section of the configuration is made of."""
 
 import json
-from typing import Any
+import os
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+
+from aerie.errors import ConfigError
 
 
 def key(default: Any, description: str, remedy: str | None = None, **limits: Any) -> Any:
@@ -20,3 +23,20 @@ class Section(BaseModel):
     def as_json(self) -> str:
         """The section with its defaults as canonical JSON: what a rule passes to its script."""
         return json.dumps(self.model_dump(mode="json"), sort_keys=True)
+
+    @classmethod
+    def from_variable(cls, variable: str, name: str, example: str, page: str) -> Self:
+        """The section `name` that the workflow left in the environment as JSON; defaults without.
+
+        Raises:
+            ConfigError: it is not such a section.
+        """
+        try:
+            return cls.model_validate_json(os.environ.get(variable) or "{}")
+        except ValidationError as error:
+            raise ConfigError(
+                f"{variable} in the environment is no section `{name}`",
+                saw=error,
+                expected=f"JSON such as {example}",
+                remedy=f"{page} explains its keys",
+            ) from error

@@ -300,8 +300,8 @@ def _check_code(folder: Path, trusted: bool) -> None:
 def _check_tokenizer(folder: Path, trusted: bool) -> "PreTrainedTokenizerBase":
     from transformers import AutoTokenizer
 
+    _check_code(folder, trusted)
     try:
-        _check_code(folder, trusted)
         tokenizer = AutoTokenizer.from_pretrained(
             folder, local_files_only=True, trust_remote_code=trusted
         )

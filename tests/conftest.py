@@ -188,3 +188,14 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     finally:
         # Lazy: the error that a test looked at still holds the file that it came from.
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Work this small is slower on two threads, and much slower where others use them too."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -12,6 +12,10 @@ from aerie.train.packing import make_pack
 from aerie.train.unroll import unroll
 from aerie.train.weights import Weights
 
+# Rows of a prefix at most: it must fit into one pass of a server, and the trainer computes it here
+# on the CPU.
+PREFIX_TOKENS = 256
+
 
 def trainer_logits(draft: ServedDraft, aux: Tensor, token_ids: Sequence[int]) -> Tensor:
     """Logits over the map [K] after the last of n rows, by the code that trains.

@@ -13,7 +13,7 @@ import torch
 
 import aerie
 from aerie.bench.accept import Measured
-from aerie.bench.parity import trainer_logits
+from aerie.bench.parity import PREFIX_TOKENS, trainer_logits
 from aerie.bench.render import Renderer
 from aerie.bench.result import summarise
 from aerie.bench.serving import ServedBench
@@ -145,7 +145,8 @@ def _embed(
 def _parity(
     engine: TransformersEngine, draft: ServedDraft, layers: Layers, ids: list[int]
 ) -> dict[str, Any]:
-    """The parity gate of the embedded engine, on one prompt."""
+    """The parity gate of the embedded engine, on the beginning of one prompt."""
+    ids = ids[: PREFIX_TOKENS + 1]
     rows = len(ids) - 1
     aux = engine.capture([ids], layers)[0].aux[:rows]
     dtype = str(draft.embedding.dtype).removeprefix("torch.")

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from aerie.bench.accept import Measured
-from aerie.bench.parity import trainer_logits
+from aerie.bench.parity import PREFIX_TOKENS, trainer_logits
 from aerie.bench.render import Renderer
 from aerie.bench.statistics import Bootstrap
 from aerie.bench.suite import SuitePrompt
@@ -94,6 +94,7 @@ class ServedBench:
         self._prompts, self._timed, self._logs = prompts, list(timed), logs
         self._renderer = Renderer(target, settings)
         self._sglang = SglangSettings.from_environment()
+        self._parity: dict[str, Any] = {}
 
     def measure(self) -> tuple[list[Measured], dict[str, Any]]:
         """Every answer with the draft, the timed ones also without it; and the grid.
@@ -145,8 +146,8 @@ class ServedBench:
         probe = Probe(self._logs / "probe")
         wanted = Wanted.with_draft(self._target, self._folder, k, probe)
         with self._server(wanted) as fleet:
-            prefix = self._renderer.ids(self._prompts[0])
-            prefix *= -(-PREFIX_ROWS // len(prefix))
+            prompt = self._renderer.ids(self._prompts[0])
+            prefix = (prompt * -(-PREFIX_ROWS // len(prompt)))[:PREFIX_TOKENS]
             first = self._ask(fleet, [prefix], 1)[0].output_ids[0]
             config = self._draft.draft.config
             check_serving(probe.states_width, config.aux_width)
@@ -163,7 +164,7 @@ class ServedBench:
                 "the draft's pass over a prompt cannot be seen, so it cannot be compared",
                 saw=f"{len(aux)} rows",
                 expected=f"{rows}: one prompt in one pass",
-                remedy="let `sglang.chunked_prefill` be longer than the suite's prompts; if it is, "
+                remedy=f"let `sglang.chunked_prefill` be at least {PREFIX_TOKENS}; if it is, "
                 "report it with the server's version",
             )
         expected = trainer_logits(self._draft, aux, ids)

@@ -42,7 +42,7 @@ log = logging.getLogger("aerie")
 # Samples are sorted by length within a window of this many batches, not within the whole file:
 # what is computed out of order waits in memory, and a file may be larger than memory.
 _WINDOW_BATCHES = 16
-# Of a states file: its answers are probed at this many places, evenly spread over all of them.
+# A states file's answers are probed at so many places at most, spread over all of them.
 _PROBE_ROWS = 256
 
 
@@ -241,16 +241,14 @@ class _Job:
         widths = (len(self.layers.hf_hidden_states) * hidden, hidden)
         rows: list[torch.Tensor] = []
         answers: list[int] = []
-        stride = max(1, len(piece.responses) // _PROBE_ROWS)
+        probes = _probes(piece.responses)
         with StatesWriter(piece.path, piece.lengths, *widths, piece.key) as writer:
             own = islice(captured, len(piece.responses))
             for number, (response, states) in enumerate(zip(piece.responses, own, strict=True)):
                 writer.add(_sample(response, states))
-                if number % stride:
-                    continue
-                probed = _probed(response, -(-_PROBE_ROWS // len(piece.responses)))
-                rows.append(states.last[[len(response.prompt_ids) + at - 1 for at in probed]])
-                answers.extend(response.output_ids[at] for at in probed)
+                if probed := probes.get(number):
+                    rows.append(states.last[[len(response.prompt_ids) + at - 1 for at in probed]])
+                    answers.extend(response.output_ids[at] for at in probed)
             # Inside the writer, so that a file that fails the gate never gets its name.
             if head is not None and answers:
                 with _tensor_threads(self.threads):
@@ -315,14 +313,18 @@ def _sample(response: Response, states: "Captured") -> Sample:
     return Sample(ids, mask, states.aux, states.last)
 
 
-def _probed(response: Response, count: int) -> range:
-    """Positions of the answer to probe: at most `count`, evenly spread.
+def _probes(responses: Sequence[Response]) -> dict[int, range]:
+    """Which answers of a file are probed, by number, and at which positions, evenly spread.
 
-    None of an answer that was sampled elsewhere: nothing says that it was greedy.
+    Not those that were sampled elsewhere: nothing says that they were greedy.
     """
-    if response.source != AnswerSource.TARGET:
-        return range(0)
-    # Nothing stands before the first token of an answer to no prompt.
-    first = 0 if response.prompt_ids else 1
-    length = len(response.output_ids)
-    return range(first, length, max(1, -(-(length - first) // count)))
+    own = [n for n, response in enumerate(responses) if response.source == AnswerSource.TARGET]
+    chosen = own[:: -(-len(own) // _PROBE_ROWS)] if own else []
+    probes = {}
+    for number in chosen:
+        response = responses[number]
+        # Nothing stands before the first token of an answer to no prompt.
+        first, length = 0 if response.prompt_ids else 1, len(response.output_ids)
+        stride = max(1, -(-(length - first) // (_PROBE_ROWS // len(chosen))))
+        probes[number] = range(first, length, stride)
+    return probes

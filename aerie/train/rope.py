@@ -37,12 +37,17 @@ def read_rope(config: Mapping[str, Any], where: str) -> dict[str, Any]:
             remedy="docs/training.md, under `Not built`",
         )
     if missing := sorted(({"rope_theta"} | needed[kind]) - set(rope)):
-        raise ConfigError(f"the RoPE of {where} is not whole", saw=f"no {', '.join(missing)}")
+        raise ConfigError(
+            f"the RoPE of {where} is not whole",
+            saw=f"no {', '.join(missing)}",
+            remedy="take config.json from the model's own publisher again",
+        )
     if rope.get("partial_rotary_factor", 1) != 1:
         raise ConfigError(
             f"{where} turns a part of each head alone, which the draft's class in SGLang does not",
             saw=f"partial_rotary_factor {rope['partial_rotary_factor']}",
             expected="1",
+            remedy="docs/training.md, under `Not built`",
         )
     # transformers goes by it, SGLang does not.
     stated = rope.pop("attention_factor", None)
@@ -51,6 +56,7 @@ def read_rope(config: Mapping[str, Any], where: str) -> dict[str, Any]:
             f"engines read the RoPE of {where} in different ways",
             saw=f"attention_factor {stated}",
             expected=f"{attention_factor(rope):.6g}, which follows from its other parameters",
+            remedy="docs/training.md, under `The target's RoPE`",
         )
     return rope
 

@@ -4,12 +4,8 @@
 draft is, and no draft must go stale because someone wants to watch it.
 """
 
-import os
 from typing import Literal
 
-from pydantic import ValidationError
-
-from aerie.errors import ConfigError
 from aerie.section import Section, key
 
 VARIABLE = "AERIE_TRACKING"
@@ -68,12 +64,4 @@ class TrackingSettings(Section):
         Raises:
             ConfigError: it is not such a section.
         """
-        try:
-            return cls.model_validate_json(os.environ.get(VARIABLE) or "{}")
-        except ValidationError as error:
-            raise ConfigError(
-                f"{VARIABLE} in the environment is no section `tracking`",
-                saw=error,
-                expected='JSON such as {"tensorboard": true}',
-                remedy="docs/training.md explains its keys",
-            ) from error
+        return cls.from_variable(VARIABLE, "tracking", '{"tensorboard": true}', "docs/training.md")

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from aerie.train.checkpoint import load_checkpoint, save_checkpoint
 from aerie.train.optimizer import AdamW
 from aerie.train.trainer import Trainer
-from tests.unit.train_fixtures import make_trainer, one_thread, write_samples  # noqa: F401
+from tests.unit.train_fixtures import make_trainer, write_samples
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 CONTRACT = {"settings": {"seed": 0}}
 

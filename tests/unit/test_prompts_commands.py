@@ -16,6 +16,7 @@ from aerie.prompts.contamination import Contamination
 from aerie.prompts.inspect import Judge, limits_of, normalise_file
 from aerie.prompts.show import adapter_table, dataset_path, show_rows
 from aerie.prompts.source import Source
+from tests import commands
 from tests.unit.prompts_fixtures import question, word_target, write_jsonl
 
 BAD_ROWS = ROOT / "tests" / "fixtures" / "bad_rows"
@@ -23,13 +24,7 @@ BAD_ROWS = ROOT / "tests" / "fixtures" / "bad_rows"
 
 def aerie(*arguments: str, code: int = 0) -> str:
     """What the command prints, errors after the rest."""
-    done = subprocess.run(
-        [sys.executable, "-m", "aerie", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = commands.aerie(*arguments)
     assert done.returncode == code, done.stderr
     return done.stdout + done.stderr
 

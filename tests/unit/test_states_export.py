@@ -3,8 +3,6 @@
 import json
 import math
 import pickle
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,6 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from torch.nn import functional
 
-from aerie.config import ROOT
 from aerie.contracts.sidecar import read_sidecar
 from aerie.contracts.states import Sample, StatesFile
 from aerie.contracts.vocab import VocabMap, read_map, write_map
@@ -27,6 +24,7 @@ from aerie.states.manifest import find_indexes, write_manifest
 from aerie.states.show import file_facts, sample_facts
 from aerie.verify import verify
 from aerie.vocab.import_map import import_map
+from tests.commands import aerie
 from tests.unit.states_fixtures import HIDDEN, SCALE, VOCAB, write_part, write_target
 
 COUNTS = st.lists(st.lists(st.integers(1, 20), min_size=1, max_size=3), min_size=1, max_size=3)
@@ -66,17 +64,22 @@ def specforge(out: Path) -> Iterator[dict[str, torch.Tensor]]:
         yield raw
 
 
+def write_parts(work: Path, parts: list[list[int]]) -> list[Sample]:
+    """A part of one file for each list of lengths; their samples in order."""
+    return [
+        each
+        for number, lengths in enumerate(parts)
+        for each in write_part(work / f"states/d/{number:03d}", [lengths])
+    ]
+
+
 @settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 @given(parts=COUNTS)
 def test_what_specforge_reads_is_what_was_captured(
     tmp_path_factory: pytest.TempPathFactory, parts: list[list[int]]
 ) -> None:
     work = tmp_path_factory.mktemp("work")
-    written = [
-        each
-        for number, lengths in enumerate(parts)
-        for each in write_part(work / f"states/d/{number:03d}", [lengths])
-    ]
+    written = write_parts(work, parts)
     export(find_indexes(work / "states"), "specforge", work / "out")
     read = list(specforge(work / "out"))
     assert len(read) == len(written)
@@ -101,11 +104,7 @@ def test_what_speculators_reads_is_what_was_captured(
     tmp_path_factory: pytest.TempPathFactory, parts: list[list[int]]
 ) -> None:
     work = tmp_path_factory.mktemp("work")
-    written = [
-        each
-        for number, lengths in enumerate(parts)
-        for each in write_part(work / f"states/d/{number:03d}", [lengths])
-    ]
+    written = write_parts(work, parts)
     out = work / "out"
     export(find_indexes(work / "states"), "speculators", out, write_target(work / "target"))
     rows = dataset(out)
@@ -380,16 +379,6 @@ def test_a_map_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
     file = save_mapping(tmp_path / "vocab_mapping.pt", t2d=MEMBERS, d2t=OFFSETS)
     with pytest.raises(DataError, match="another target"):
         import_map(file, tmp_path / "out", write_target(tmp_path / "target"))
-
-
-def aerie(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "aerie", *map(str, arguments)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 def test_command_line(part: tuple[Path, list[Sample]], tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 import fcntl
 import json
 import os
-import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from aerie.config import ROOT, Config
+from aerie.config import Config
 from aerie.contracts.responses import (
     Response,
     ResponseReason,
@@ -30,6 +28,7 @@ from aerie.storage.commands import no_build
 from aerie.storage.garbage import Kind, find_garbage, in_order, remove
 from aerie.storage.usage import Missing, forecast, usage
 from aerie.verify import verify
+from tests.commands import aerie
 from tests.unit.states_fixtures import write_part, write_target
 
 DATASETS, PARTS = ("chat", "code"), ("000", "001")
@@ -483,16 +482,6 @@ def test_a_build_and_gc_exclude_each_other(tmp_path: Path) -> None:
         fcntl.flock(build_lock, fcntl.LOCK_EX)
         with pytest.raises(AerieError, match="a build is running"), no_build(tmp_path):
             pass
-
-
-def aerie(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "aerie", *map(str, arguments)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 def test_command_line(tmp_path: Path) -> None:

@@ -32,9 +32,10 @@ from tests.unit.train_fixtures import (
     CONFIG,
     VOCAB,
     make_trainer,
-    one_thread,  # noqa: F401
     write_samples,
 )
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 HEADS = CONFIG.heads * CONFIG.head_dim
 
@@ -189,7 +190,6 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
 def test_tensorboard_files_hold_the_scalars_and_hide_steps_that_are_repeated(
     tmp_path: Path,
 ) -> None:
-    pytest.importorskip("tensorboardX", reason="requirements/tracking.txt is not installed")
     make = makers(TrackingSettings(tensorboard=True), tmp_path, "tiny", {})["TensorBoard"]
     for step in (0, 5):
         tracker = make(step)
@@ -210,9 +210,6 @@ def test_tensorboard_files_hold_the_scalars_and_hide_steps_that_are_repeated(
 def test_a_full_disk_ends_tensorboard_and_not_the_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pytest.importorskip("tensorboardX", reason="requirements/tracking.txt is not installed")
-    if not Path("/dev/full").exists():
-        pytest.skip("no /dev/full to write to")
     folder = tmp_path / "shown"
     made = makers(TrackingSettings(tensorboard=True), folder, "tiny", {})
 
@@ -247,7 +244,6 @@ def read_events(file: Path) -> Iterator[Any]:
 def test_a_run_of_weights_and_biases_goes_on_under_its_own_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("wandb", reason="requirements/tracking.txt is not installed")
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
     settings = TrackingSettings(wandb=WandbSettings(project="eagles", mode="offline"))
     make = makers(settings, tmp_path, "tiny", {"seed": 0})["Weights & Biases"]
@@ -269,10 +265,7 @@ def test_requirements_of_tracking_are_complete() -> None:
             if line and line[0] != "#":
                 requirement = Requirement(line.split(" #")[0])
                 pins[canonicalize_name(requirement.name)] = requirement
-    try:
-        versions = {n: importlib.metadata.version(n) for n in ("tensorboardX", "wandb")}
-    except importlib.metadata.PackageNotFoundError:
-        pytest.skip("requirements/tracking.txt is not installed")
+    versions = {n: importlib.metadata.version(n) for n in ("tensorboardX", "wandb")}
     for name in (*versions, "protobuf", "sentry-sdk"):
         for line in importlib.metadata.requires(name) or []:
             needed = Requirement(line)

@@ -23,9 +23,10 @@ from aerie.train.trainer import Trainer
 from tests.unit.train_fixtures import (
     ALONE,
     make_trainer,
-    one_thread,  # noqa: F401
     write_samples,
 )
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture
@@ -224,8 +225,8 @@ def _as_a_rank(folder: Path, told: int | None) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
         return step(self, number, packs)
 
-    Trainer.step = ended  # type: ignore[method-assign]
-    with join() as ranks:
+    with pytest.MonkeyPatch.context() as patch, join() as ranks:
+        patch.setattr(Trainer, "step", ended)
         found = locate([folder / "states/tiny/000/index.json"])
         make_trainer(folder / "ranks", found, ranks).run()
 

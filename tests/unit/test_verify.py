@@ -1,18 +1,16 @@
 """`aerie verify` finds what is damaged, removes exactly that, and leaves the rest alone."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from aerie.config import ROOT
 from aerie.contracts.sidecar import write_sidecar
 from aerie.contracts.states import Layers, Sample, StatesWriter, write_index
 from aerie.errors import ContractError
 from aerie.files import read_json, write_json
 from aerie.verify import repair, verify
+from tests.commands import aerie
 
 
 @pytest.fixture
@@ -56,16 +54,6 @@ def flip(path: Path, at: int = -1) -> None:
     content = bytearray(path.read_bytes())
     content[at] ^= 1
     path.write_bytes(content)
-
-
-def aerie(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "aerie", *map(str, arguments)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 def test_a_whole_work_folder_has_no_findings(work: Path) -> None:

@@ -1,10 +1,9 @@
 """A small training run: states of a target that counts in fives, and a trainer for them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 
 from aerie.contracts.draft import DraftConfig
@@ -35,15 +34,6 @@ SETTINGS = DraftSettings(
     checkpoint_every=3, keep_checkpoints=3,
 )  # fmt: skip
 ALONE = Ranks(0, 1, torch.device("cpu"))
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Work this small is slower on two threads, and much slower where others use them too."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def write_samples(folder: Path, count: int = 40) -> list[Located]:

@@ -4,11 +4,6 @@ It reaches jobs by the environment and is no param of a rule: none of its keys s
 is, and a build must not go stale because a port changed.
 """
 
-import os
-
-from pydantic import ValidationError
-
-from aerie.errors import ConfigError
 from aerie.section import Section, key
 
 VARIABLE = "AERIE_SGLANG"
@@ -57,12 +52,4 @@ class SglangSettings(Section):
         Raises:
             ConfigError: it is not such a section.
         """
-        try:
-            return cls.model_validate_json(os.environ.get(VARIABLE) or "{}")
-        except ValidationError as error:
-            raise ConfigError(
-                f"{VARIABLE} in the environment is no section `sglang`",
-                saw=error,
-                expected='JSON such as {"tp": 8}',
-                remedy="docs/serving.md explains its keys",
-            ) from error
+        return cls.from_variable(VARIABLE, "sglang", '{"tp": 8}', "docs/serving.md")
