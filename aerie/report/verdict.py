@@ -50,7 +50,7 @@ def verdict(bench: Any) -> Verdict:
     headline = {
         "pays": ("The draft pays: ", f" decodes {times(speedup)} as fast with it."),
         "loses": ("The draft does not pay: ", f" decodes at {times(speedup)} its plain speed."),
-        "unclear": ("Too close to call: ", f" decodes {times(speedup)} as fast with the draft."),
+        "unclear": ("Undecided: ", f" decodes {times(speedup)} as fast with the draft."),
         "unknown": ("The speed of ", " with the draft was not measured."),
     }[state]
     words = dig(bench, "verdict", "words")
@@ -112,7 +112,7 @@ def _state(bench: Any) -> tuple[str, str]:
     if pair:
         pays = True if pair[0] > 1 else False if pair[1] < 1 else None
     if not isinstance(pays, bool):
-        return "unclear", "Too close to call"
+        return "unclear", "Undecided"
     return ("pays", "It pays") if pays else ("loses", "It does not pay")
 
 
