@@ -45,7 +45,8 @@ log = logging.getLogger("aerie")
 DEMO_SUITE = ROOT / "demo/suites/heldout.jsonl"
 STATES = StatesSettings()
 VOCAB = VocabSettings(size=16384)
-PART = 4000
+# A job of each part starts anew: few, since a start costs seconds and the GPU waits.
+PART = 12000
 _PLACE = "\N{OBJECT REPLACEMENT CHARACTER}"
 
 
@@ -359,6 +360,7 @@ if __name__ == "__main__":
         "--new-tokens", type=int, default=384, help="tokens of an answer at most"
     )
     arguments.add_argument("--epochs", type=int, default=8, help="of the draft's training")
+    arguments.add_argument("--pack-tokens", type=int, default=8192, help="of a training step")
     arguments.add_argument("--commit", help="of this checkout, where there is no git to ask")
     arguments.add_argument("--client-prompts", type=int, default=1000)
     arguments.add_argument("--held-out", type=int, default=168, help="of the target's own turns")

@@ -72,8 +72,9 @@ class Run:
     def draft(self) -> DraftSettings:
         # The chain of the bench is 3 long. At this size a wide layer costs a round no time.
         return DraftSettings(
-            steps=4, epochs=self.options.epochs, learning_rate=1e-3, pack_tokens=16384,
-            intermediate_size=4096, eval_share=0.02, checkpoint_every=200,
+            steps=4, epochs=self.options.epochs, learning_rate=1e-3,
+            pack_tokens=self.options.pack_tokens, intermediate_size=4096, eval_share=0.02,
+            checkpoint_every=200, export="best",
         )  # fmt: skip
 
     @property
