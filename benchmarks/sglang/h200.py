@@ -38,7 +38,15 @@ from aerie.lock import git_commit
 from aerie.target import render
 from aerie.target_build import build_target
 from benchmarks.sglang import measure
-from benchmarks.sglang.running import RESPONSES, OutOfTime, Run, capturing, measured, serving
+from benchmarks.sglang.running import (
+    RESPONSES,
+    OutOfTime,
+    Run,
+    capturing,
+    measured,
+    serving,
+    versions,
+)
 
 log = logging.getLogger("aerie")
 
@@ -285,20 +293,7 @@ STEPS: dict[str, Callable[[Run], None]] = {
 
 def facts(settings: SglangSettings) -> dict[str, Any]:
     """Versions, machine and settings."""
-    import torch
-
-    names = ("torch", "sglang", "transformers", "triton")
-    script = (
-        "import importlib.metadata as m, json; "
-        f"print(json.dumps({{n: m.version(n) for n in {names}}}))"
-    )
-    versions = subprocess.run(
-        [settings.python, "-c", script], capture_output=True, text=True, check=True
-    )
-    return {
-        "versions": json.loads(versions.stdout),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none: the CPU",
-        "command": " ".join(sys.argv),
+    return versions(settings) | {
         "sglang_settings": settings.model_dump(mode="json"),
         "settings": {
             "responses": RESPONSES.model_dump(mode="json"),

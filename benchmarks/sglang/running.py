@@ -1,6 +1,7 @@
 """One call of the H200 run: where it works, how long it may, its servers, and what it has found."""
 
 import argparse
+import json
 import logging
 import os
 import subprocess
@@ -122,6 +123,25 @@ class Run:
             raise OutOfTime(name) from None
         if status:
             raise subprocess.CalledProcessError(status, command)
+
+
+def versions(settings: SglangSettings) -> dict[str, Any]:
+    """Versions of what runs, the GPU, and the command line."""
+    import torch
+
+    names = ("torch", "sglang", "transformers", "triton")
+    script = (
+        "import importlib.metadata as m, json; "
+        f"print(json.dumps({{n: m.version(n) for n in {names}}}))"
+    )
+    found = subprocess.run(
+        [settings.python, "-c", script], capture_output=True, text=True, check=True
+    )
+    return {
+        "versions": json.loads(found.stdout),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none: the CPU",
+        "command": " ".join(sys.argv),
+    }
 
 
 @contextmanager
