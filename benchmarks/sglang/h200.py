@@ -68,11 +68,11 @@ def answers(run: Run) -> None:
     """Prompts that the target writes, the client against SGLang's, and the answers to all."""
     if all(path.exists() for path in run.of_parts("responses")) and run.prompts:
         return
-    with serving(run, Wanted.plain(run.target), "plain") as fleet:
+    with serving(run, Wanted.plain(run.target), "plain", run.options.servers) as fleet:
         if not run.prompts:
             write_parts(run, fleet)
         if "client_throughput_ratio" not in run.result:
-            compare_clients(run, fleet)
+            compare_clients(run, Fleet(fleet.endpoints[:1], fleet.infos[:1]))
         start = time.monotonic()
         for prompts, out in zip(run.prompts, run.of_parts("responses"), strict=True):
             if not out.exists():
@@ -91,15 +91,20 @@ def answers(run: Run) -> None:
 
 
 def write_parts(run: Run, fleet: Fleet) -> None:
-    """Write `--prompts`, and as many of the target's own as `--samples` lack, as parts."""
+    """Write `--prompts`, and as many of the target's own as `--samples` lack, as parts.
+
+    Not every turn that the target writes is new, and not every answer to one is kept.
+    """
     given = [prompt for path in run.options.prompts for prompt in _given(path)]
-    wanted = max(0, int(run.options.samples * run.options.margin) - len(given))
+    lacking = max(0, int(run.options.samples * run.options.margin) - len(given))
+    wanted = int(lacking * run.options.repeated)
     start = time.monotonic()
     written = _written(run, fleet, wanted)
     kept_out = {turn.strip() for prompt in read_suite(DEMO_SUITE) for turn in prompt.turns}
     given = [prompt for prompt in given if kept_out.isdisjoint(map(str.strip, prompt.turns))]
     fresh = [text for text in written if text not in kept_out]
-    held_out, fresh = fresh[: run.options.held_out], fresh[run.options.held_out :]
+    held_out = fresh[: run.options.held_out]
+    fresh = fresh[run.options.held_out :][:lacking]
     write_suite(run, held_out)
     run.note(
         "prompts", given=len(given), asked=wanted, distinct=len(fresh), held_out=len(held_out),
@@ -148,7 +153,8 @@ def _written(run: Run, fleet: Fleet, count: int) -> list[str]:
     ids = render(tokenizer, target, [{"role": "user", "content": _PLACE}], "instant")
     head = str(tokenizer.decode(ids)).partition(_PLACE)[0]
     start = tokenizer.encode(head, add_special_tokens=False)
-    requests = [Request(start, 200, 1.0, 0.95, number) for number in range(count)]
+    # Without a nucleus: SGLang's sampler of PyTorch sorts the whole vocabulary for one.
+    requests = [Request(start, 200, 0.85, 1.0, number) for number in range(count)]
     replies = ask(requests, fleet.endpoints, run.settings, target.end_token_ids)
     whole = [reply.output_ids for reply in replies if reply.finish_reason == "stop"]
     texts = [str(tokenizer.decode(ids, skip_special_tokens=True)).strip() for ids in whole]
@@ -349,7 +355,13 @@ if __name__ == "__main__":
     arguments.add_argument("--least", type=float, default=60, help="seconds that a step needs")
     arguments.add_argument("--samples", type=int, default=20000, help="prompts that are answered")
     arguments.add_argument(
-        "--margin", type=float, default=1.6, help="user turns asked for, for each that is wanted"
+        "--margin", type=float, default=1.25, help="prompts for each answer that is wanted"
+    )
+    arguments.add_argument(
+        "--repeated", type=float, default=1.3, help="user turns asked for, for each new one"
+    )
+    arguments.add_argument(
+        "--servers", type=int, default=2, help="that answer: one is bound by its one scheduler"
     )
     arguments.add_argument(
         "--new-tokens", type=int, default=384, help="tokens of an answer at most"

@@ -8,7 +8,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -145,10 +146,20 @@ def versions(settings: SglangSettings) -> dict[str, Any]:
 
 
 @contextmanager
-def serving(run: Run, wanted: Wanted, name: str) -> Iterator[Fleet]:
-    """A server that this script and the scripts that it runs share."""
-    log_file = run.work / "logs" / f"server-{name}.log"
-    with servers(run.settings, wanted, log_file, own=True) as fleet:
+def serving(run: Run, wanted: Wanted, name: str, count: int = 1) -> Iterator[Fleet]:
+    """`count` servers on the GPU that this script and the scripts that it runs share."""
+
+    def start(number: int) -> Fleet:
+        log_file = run.work / "logs" / f"server-{name}-{number}.log"
+        return stack.enter_context(servers(run.settings, wanted, log_file, own=True))
+
+    with ExitStack() as stack:
+        with ThreadPoolExecutor(count) as pool:
+            fleets = [*pool.map(start, range(count))]
+        fleet = Fleet(
+            [endpoint for each in fleets for endpoint in each.endpoints],
+            [info for each in fleets for info in each.infos],
+        )
         os.environ[URLS] = ",".join(fleet.urls)
         try:
             yield fleet
