@@ -17,22 +17,25 @@ from torch.nn import functional as F
 from aerie.train.ops.interface import Operations, operations
 from aerie.train.packing import Pack
 from aerie.train.tape import Tape, new_tape
-from aerie.train.weights import Weights
+from aerie.train.weights import Matrices
 
 
-def unroll(weights: Weights, embedding: Tensor, pack: Pack, steps: int) -> Tape:
+def unroll(weights: Matrices, embedding: Tensor, pack: Pack, steps: int) -> Tape:
     """Run all steps on `pack`. `embedding` is the target's, [V, H].
 
     Rows that are not active at a step are computed all the same, so that shapes stay: they see no
     other sample's rows, and no one sees them.
     """
-    ops, eps = operations(weights.flat), weights.config.norm_eps
-    tape = new_tape(weights.config, embedding, pack, steps, weights.flat)
+    ops, eps = operations(weights.norm_out), weights.config.norm_eps
+    tape = new_tape(weights.config, embedding, pack, steps, weights.norm_out)
     at, split = pack.supervised, tape.first_queries.shape[1]
     rotated = split + (weights.qkv.shape[0] - split) // 2
-    torch.mm(pack.aux.to(weights.flat.dtype), weights.fc.t(), out=tape.features)
+    weights.acquire("fc", "norms")
+    torch.mm(pack.aux.to(weights.dtype), weights.fc.t(), out=tape.features)
+    weights.release("fc")
     torch.index_select(tape.features, 0, at, out=tape.hidden[0])
     ops.norm(tape.raw_embeds, weights.norm_embeds, eps, tape.embeds)
+    weights.acquire("qkv")
     embeds_qkv = tape.embeds @ weights.qkv_embeds.t()
     # Rows behind the last one are read by rows that are active no more.
     shifted = F.pad(embeds_qkv[at], (0, 0, 0, steps - 1))
@@ -49,8 +52,9 @@ def unroll(weights: Weights, embedding: Tensor, pack: Pack, steps: int) -> Tape:
     return tape
 
 
-def _layer(weights: Weights, tape: Tape, step: int, ops: Operations) -> None:
+def _layer(weights: Matrices, tape: Tape, step: int, ops: Operations) -> None:
     attended, middle = tape.attended[step], tape.middle[step]
+    weights.acquire("o", "gate_up", "down")
     ops.attention(
         tape.queries(step), *tape.shared(), tape.own(step), tape.pack.segments,
         attended, tape.log_totals[step],
@@ -62,7 +66,7 @@ def _layer(weights: Weights, tape: Tape, step: int, ops: Operations) -> None:
     torch.addmm(middle, activated, weights.down.t(), out=tape.hidden[step + 1])
 
 
-def backward(weights: Weights, gradient: Weights, tape: Tape, grads: Tensor) -> None:
+def backward(weights: Matrices, gradient: Matrices, tape: Tape, grads: Tensor) -> None:
     """Write the gradient of every weight but the head and its norm into `gradient`.
 
     `grads` [steps, s, H] are the losses' gradients of `tape.outputs`. They and `tape.gate_up` are
@@ -72,9 +76,9 @@ def backward(weights: Weights, gradient: Weights, tape: Tape, grads: Tensor) -> 
 
 
 class _Backward:
-    def __init__(self, weights: Weights, gradient: Weights, tape: Tape, grads: Tensor) -> None:
+    def __init__(self, weights: Matrices, gradient: Matrices, tape: Tape, grads: Tensor) -> None:
         self.weights, self.gradient, self.tape, self.grads = weights, gradient, tape, grads
-        self.ops, self.eps = operations(weights.flat), weights.config.norm_eps
+        self.ops, self.eps = operations(weights.norm_out), weights.config.norm_eps
         self.qkv = torch.empty_like(tape.qkv)
         self.attended = torch.empty_like(tape.attended)
         self.deltas = torch.empty_like(tape.log_totals)
@@ -95,6 +99,7 @@ class _Backward:
             self._mlp(step, total)
             queries = self._attention(step)
             carried = self._projections(step, queries) if step else None
+        self.weights.release("o", "gate_up", "down")
         self._first_step(queries)
         self._products()
 
@@ -150,23 +155,33 @@ class _Backward:
             inputs, tape.features, weights.norm_hidden, self.eps, None, features
         )
         features.index_add_(0, at, self.middle[0])
+        gradient.acquire("fc")
         torch.mm(features.t(), tape.pack.aux.to(features.dtype), out=gradient.fc)
+        gradient.release("fc")
 
     def _products(self) -> None:
-        """The weights' gradients, each over the rows of all steps."""
+        """The weights' gradients, each over the rows of all steps; the largest first, so that it is
+        sent while the others are made.
+        """
         tape, gradient = self.tape, self.gradient
+        gradient.acquire("qkv")
         torch.mm(self.qkv.t(), tape.inputs, out=gradient.qkv_hidden)
-        for grads, inputs, out in (
-            (self.middle, tape.attended.flatten(2), gradient.o),
-            (tape.gate_up, tape.mlp_inputs, gradient.gate_up),
-            (self.grads, self.activated, gradient.down),
-        ):
-            torch.mm(grads.flatten(0, 1).t(), inputs.flatten(0, 1), out=out)
         self._embeds()
+        gradient.release("qkv")
+        for part, grads, inputs, out in (
+            ("o", self.middle, tape.attended.flatten(2), gradient.o),
+            ("gate_up", tape.gate_up, tape.mlp_inputs, gradient.gate_up),
+            ("down", self.grads, self.activated, gradient.down),
+        ):
+            gradient.acquire(part)
+            torch.mm(grads.flatten(0, 1).t(), inputs.flatten(0, 1), out=out)
+            gradient.release(part)
+        gradient.acquire("norms")
         for norm, out in zip(
             self.norms, (gradient.norm_mlp, gradient.norm_hidden, gradient.norm_embeds), strict=True
         ):
             out.copy_(norm)
+        gradient.release("norms")
 
     def _embeds(self) -> None:
         tape, weights, later = self.tape, self.weights, self.tape.rows(1).start
@@ -179,6 +194,7 @@ class _Backward:
         self.norms[2] += self.ops.norm_backward(
             embeds, tape.raw_embeds, weights.norm_embeds, self.eps, None, torch.empty_like(embeds)
         )
+        weights.release("qkv", "norms")
 
     def _rotate_back(self, rows: slice) -> None:
         tape, width = self.tape, self.tape.config.head_dim
