@@ -54,18 +54,20 @@ def objective(
     steps: int,
     decay: float,
     counts: Sequence[float] | None = None,
+    recompute: bool = False,
 ) -> Result:
     """The loss of one pack, and its gradient into `gradient`: per step the soft-target
     cross-entropy over the map, its mean over the step's supervised rows, weighted decay^step and
     summed.
 
+    With `recompute` the MLP is computed again in the backward pass, which takes less memory.
     `counts` are those rows over all packs of an optimizer step; default: this pack's. A label
     outside the map is a miss, as it is in serving. The loss needs no such case: the teacher lives
     on the map.
     """
     counts = counts or [pack.count(step) for step in range(steps)]
     shares = teacher_shares(frozen.head, pack)
-    tape = unroll(weights, frozen.embedding, pack, steps)
+    tape = unroll(weights, frozen.embedding, pack, steps, recompute)
     factors = torch.tensor(
         [decay**step / max(count, 1) for step, count in enumerate(counts)], dtype=shares.dtype
     ).to(shares.device, non_blocking=True)

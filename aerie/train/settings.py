@@ -29,6 +29,10 @@ class DraftSettings(Section):
     gpus: int = key(
         1, "GPUs that train together, each its own packs of a step: more make a step larger", ge=1
     )
+    activation_checkpointing: bool = key(
+        False,
+        "compute the MLP again in the backward pass: less memory for a token, more time",
+    )
     sharding: Literal["none", "optimizer", "full"] = key(
         "none",
         "what each GPU holds a share of, instead of all: the optimizer's state, or weights and "
@@ -49,7 +53,7 @@ class DraftSettings(Section):
         """What decides which weights come out, where `world` processes train: the settings without
         those of the place, and the packs of a step.
         """
-        place = {"gpus", "accumulate", "sharding"}
+        place = {"gpus", "accumulate", "sharding", "activation_checkpointing"}
         return {
             **self.model_dump(mode="json", exclude=place),
             "packs_per_step": self.accumulate * world,

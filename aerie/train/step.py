@@ -37,8 +37,9 @@ def take_step(
     for number, pack in enumerate(packs, start=1):
         shares = [math.inf] * steps if number > len(packs) - fillers else counts
         result = objective(
-            layout.weights, layout.gradient, frozen, pack, steps, settings.decay, shares
-        )
+            layout.weights, layout.gradient, frozen, pack, steps, settings.decay, shares,
+            settings.activation_checkpointing,
+        )  # fmt: skip
         parts.append(result.figures())
         one = layout.reduced()
         if total is None:

@@ -258,7 +258,8 @@ class Trainer:
                 f"the device has too little memory for {'a' if whole else 'half a'} pack",
                 saw=str(error).splitlines()[0],
                 expected=f"room for {tokens if whole else tokens // 2:,} tokens",
-                remedy="lower `pack_tokens` of the draft, and raise `accumulate` as much",
+                remedy="set `activation_checkpointing: true` for the draft, or lower `pack_tokens` "
+                "and raise `accumulate` as much",
             ) from error
         self.state["parts"] = 2
         log.warning(

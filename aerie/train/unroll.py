@@ -8,6 +8,9 @@ carry no label serve as keys at step 0 and are computed no further.
 What writing it out saves (docs/training.md): the embedding's half of q, k and v is multiplied once
 and read by all steps at their shift; q/k/v and gate/up are one product each; a weight's gradient
 is one product over the rows of all steps, rounded once.
+
+With `recompute` the MLP, which has the widest activations, is computed again in the backward pass
+(activation checkpointing), and its weights' gradients are added up step by step.
 """
 
 import torch
@@ -20,14 +23,16 @@ from aerie.train.tape import Tape, new_tape
 from aerie.train.weights import Matrices
 
 
-def unroll(weights: Matrices, embedding: Tensor, pack: Pack, steps: int) -> Tape:
+def unroll(
+    weights: Matrices, embedding: Tensor, pack: Pack, steps: int, recompute: bool = False
+) -> Tape:
     """Run all steps on `pack`. `embedding` is the target's, [V, H].
 
     Rows that are not active at a step are computed all the same, so that shapes stay: they see no
     other sample's rows, and no one sees them.
     """
     ops, eps = operations(weights.norm_out), weights.config.norm_eps
-    tape = new_tape(weights.config, embedding, pack, steps, weights.norm_out)
+    tape = new_tape(weights.config, embedding, pack, steps, weights.norm_out, recompute)
     at, split = pack.supervised, tape.first_queries.shape[1]
     rotated = split + (weights.qkv.shape[0] - split) // 2
     weights.acquire("fc", "norms")
@@ -60,10 +65,14 @@ def _layer(weights: Matrices, tape: Tape, step: int, ops: Operations) -> None:
         attended, tape.log_totals[step],
     )  # fmt: skip
     torch.addmm(tape.hidden[step], attended.flatten(1), weights.o.t(), out=middle)
-    ops.norm(middle, weights.norm_mlp, weights.config.norm_eps, tape.mlp_inputs[step])
-    torch.mm(tape.mlp_inputs[step], weights.gate_up.t(), out=tape.gate_up[step])
-    activated = ops.gate(tape.gate_up[step])
+    activated = ops.gate(_gate_up(weights, tape, step, ops))
     torch.addmm(middle, activated, weights.down.t(), out=tape.hidden[step + 1])
+
+
+def _gate_up(weights: Matrices, tape: Tape, step: int, ops: Operations) -> Tensor:
+    inputs, gate_up = tape.mlp(step)
+    ops.norm(tape.middle[step], weights.norm_mlp, weights.config.norm_eps, inputs)
+    return torch.mm(inputs, weights.gate_up.t(), out=gate_up)
 
 
 def backward(weights: Matrices, gradient: Matrices, tape: Tape, grads: Tensor) -> None:
@@ -83,8 +92,8 @@ class _Backward:
         self.attended = torch.empty_like(tape.attended)
         self.deltas = torch.empty_like(tape.log_totals)
         self.middle = torch.empty_like(tape.middle)
-        steps, s, width = tape.gate_up.shape
-        self.activated = tape.gate_up.new_empty(steps, s, width // 2)
+        kept, s, width = tape.gate_up.shape
+        self.activated = tape.gate_up.new_empty(kept, s, width // 2)
         keys, wide = tape.shared()[0], tape.log_totals.dtype
         self.keys, self.values = (torch.zeros_like(keys, dtype=wide) for _ in range(2))
         self.split = tape.first_queries.shape[1]
@@ -105,12 +114,31 @@ class _Backward:
 
     def _mlp(self, step: int, total: Tensor) -> None:
         weights, tape = self.weights, self.tape
-        gate_up = tape.gate_up[step]
-        self.ops.gate_backward_(gate_up, total @ weights.down, self.activated[step])
+        last = step + 1 == tape.steps
+        if tape.recomputes and not last:
+            _gate_up(weights, tape, step, self.ops)
+        mlp_inputs, gate_up = tape.mlp(step)
+        activated = self.activated[0 if tape.recomputes else step]
+        self.ops.gate_backward_(gate_up, total @ weights.down, activated)
+        if tape.recomputes:
+            self._add_mlp(total, activated, gate_up, mlp_inputs, anew=last)
         inputs = gate_up @ weights.gate_up
         self.norms[0] += self.ops.norm_backward(
             inputs, tape.middle[step], weights.norm_mlp, self.eps, total, self.middle[step]
         )
+
+    def _add_mlp(
+        self, total: Tensor, activated: Tensor, gate_up: Tensor, inputs: Tensor, anew: bool
+    ) -> None:
+        """Add one step to the gradients of the MLP's weights."""
+        gradient = self.gradient
+        if anew:
+            gradient.acquire("gate_up", "down")
+        for grads, rows, out in (
+            (gate_up, inputs, gradient.gate_up),
+            (total, activated, gradient.down),
+        ):
+            torch.addmm(out, grads.t(), rows, beta=0 if anew else 1, out=out)
 
     def _attention(self, step: int) -> Tensor:
         tape, attended = self.tape, self.attended[step]
@@ -173,8 +201,9 @@ class _Backward:
             ("gate_up", tape.gate_up, tape.mlp_inputs, gradient.gate_up),
             ("down", self.grads, self.activated, gradient.down),
         ):
-            gradient.acquire(part)
-            torch.mm(grads.flatten(0, 1).t(), inputs.flatten(0, 1), out=out)
+            if part == "o" or not tape.recomputes:
+                gradient.acquire(part)
+                torch.mm(grads.flatten(0, 1).t(), inputs.flatten(0, 1), out=out)
             gradient.release(part)
         gradient.acquire("norms")
         for norm, out in zip(

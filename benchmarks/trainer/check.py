@@ -212,9 +212,15 @@ def whole_step() -> Iterator[tuple[str, float]]:
         wide_frozen = Frozen(frozen.embedding.double(), frozen.head.double(), frozen.draft_ids)
         gradients = [Weights(config, torch.full_like(weights.flat, float("nan"))) for _ in range(2)]
         saw = [objective(weights, each, frozen, pack, 5, 0.8) for each in gradients]
+        again = Weights(config, torch.full_like(weights.flat, float("nan")))
+        checkpointed = objective(weights, again, frozen, pack, 5, 0.8, recompute=True)
+        same = torch.equal(checkpointed.loss, saw[0].loss)
         wide_gradient = Weights(config, torch.zeros_like(wide.flat))
         expected = objective(wide, wide_gradient, wide_frozen, pack, 5, 0.8)
         name = f"{heads}/{kv}x{width}"
+        yield f"checkpointed loss {name}", 0.0 if same else float("inf")
+        for part, view in again.named.items():
+            yield f"checkpointed {part} {name}", error(view, wide_gradient.named[part]) / 3
         yield f"step loss {name}", error(saw[0].loss, expected.loss)
         for part, view in gradients[0].named.items():
             # A gradient is a difference of products that were each rounded to bf16.

@@ -24,10 +24,10 @@ from tests.unit.train_fixtures import ALONE, CONFIG, SETTINGS, make_trainer, wri
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-# Folder, layout and packs of each rank.
+# Folder, layout and packs of each rank; those that end with "+" compute the MLP again.
 RUNS = [
     ("none-2", "none", 2), ("optimizer-1", "optimizer", 1), ("optimizer-2", "optimizer", 2),
-    ("full-1", "full", 1), ("full-2", "full", 2),
+    ("full-1", "full", 1), ("full-2+", "full", 2),
 ]  # fmt: skip
 SPOILT, ENDED = 2, 4
 
@@ -161,7 +161,8 @@ def _as_a_rank(folder: Path) -> None:
         patch.setattr(Trainer, "step", spoiling(1))
         for name, sharding, packs in RUNS:
             trainer = make_trainer(
-                folder / name, found, ranks, sharding=sharding, accumulate=packs
+                folder / name, found, ranks, sharding=sharding, accumulate=packs,
+                activation_checkpointing=name.endswith("+"),
             )  # fmt: skip
             trainer.run()
             if ranks.leads:
