@@ -20,7 +20,7 @@ reduce-scatter.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from safetensors import safe_open
@@ -30,8 +30,11 @@ from aerie.contracts.draft import DraftConfig
 from aerie.errors import ConfigError
 from aerie.train.optimizer import AdamW
 from aerie.train.ranks import Ranks, Work
-from aerie.train.settings import DraftSettings
 from aerie.train.weights import ALIGNMENT, Matrices, Weights, spans
+
+if TYPE_CHECKING:
+    # A section of the configuration, whose package a bare machine that measures lacks.
+    from aerie.train.settings import DraftSettings
 
 
 class Layout(Protocol):
@@ -72,7 +75,7 @@ class Layout(Protocol):
         """Read what `tensors` gave, whatever layout and number of ranks wrote it."""
 
 
-def new_layout(settings: DraftSettings, master: Weights, ranks: Ranks) -> Layout:
+def new_layout(settings: "DraftSettings", master: Weights, ranks: Ranks) -> Layout:
     """The layout that `settings` asks for, with new moments; `master` is float32 and whole.
 
     Raises:
@@ -95,7 +98,7 @@ class Replicated:
 
     exchanges = False
 
-    def __init__(self, settings: DraftSettings, master: Weights, ranks: Ranks) -> None:
+    def __init__(self, settings: "DraftSettings", master: Weights, ranks: Ranks) -> None:
         config, dtype = master.config, getattr(torch, settings.dtype)
         # Products in float32 multiply the master itself.
         self.weights = Weights(config, master.flat.to(dtype))
@@ -140,7 +143,9 @@ class Sharded:
 
     exchanges = True
 
-    def __init__(self, settings: DraftSettings, master: Weights, ranks: Ranks, frees: bool) -> None:
+    def __init__(
+        self, settings: "DraftSettings", master: Weights, ranks: Ranks, frees: bool
+    ) -> None:
         places = _places(master.config, ranks.world)
         self._sharding = _Sharding(master.config, ranks, places, frees)
         pieces = [part.chunk(ranks.world)[ranks.rank] for part in master.parts.values()]

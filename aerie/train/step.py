@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -10,11 +11,14 @@ from aerie.train.layout import Layout
 from aerie.train.objective import Frozen, objective
 from aerie.train.packing import Pack
 from aerie.train.ranks import Ranks
-from aerie.train.settings import DraftSettings
+
+if TYPE_CHECKING:
+    # A section of the configuration, whose package a bare machine that measures lacks.
+    from aerie.train.settings import DraftSettings
 
 
 def take_step(
-    settings: DraftSettings,
+    settings: "DraftSettings",
     layout: Layout,
     frozen: Frozen,
     ranks: Ranks,

@@ -14,10 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sizes import CONFIG, DECAY, STEPS, Weights, new_frozen, new_sample, new_weights
+from sizes import (
+    CONFIG,
+    DECAY,
+    STEPS,
+    Weights,
+    new_frozen,
+    new_sample,
+    new_weights,
+    write_states,
+)
 
-from aerie.contracts.states import StatesWriter, write_index
-from aerie.train.data import Located, locate
+from aerie.train.data import Located
 from aerie.train.loader import Loader
 from aerie.train.objective import objective
 from aerie.train.optimizer import AdamW
@@ -68,20 +76,6 @@ def measure(step: Step, tokens: int, packs: Iterator[Pack]) -> dict[str, Any]:
     }
 
 
-def write_states(folder: Path, tokens: int) -> list[Located]:
-    """A part of `FILES` samples in one states file."""
-    sample = new_sample(CONFIG, tokens)
-    index = folder / "states/bench/000/index.json"
-    file = index.parent / "00000.safetensors"
-    lengths = [tokens] * FILES
-    with StatesWriter(file, lengths, CONFIG.aux_width, CONFIG.hidden_size, "bench") as writer:
-        for _ in lengths:
-            writer.add(sample)
-    names = [f"s{number}.0" for number in range(FILES)]
-    write_index(index, {file.name: names}, CONFIG.layers, {}, {})
-    return locate([index])
-
-
 def forget(file: Path) -> None:
     """Drop the file from the page cache."""
     descriptor = os.open(file, os.O_RDONLY)
@@ -122,7 +116,7 @@ def main() -> None:
         pack = make_pack([new_sample(CONFIG, tokens)], tokens).to(DEVICE)
         found = {"gpu": measure(step, tokens, repeat(pack))}
         with tempfile.TemporaryDirectory() as folder:
-            samples = write_states(Path(folder), tokens)
+            samples = write_states(CONFIG, Path(folder), tokens, FILES)
             loader = Loader([[[sample]] for sample in samples], tokens, DEVICE)
             start = time.perf_counter()
             found["files"] = measure(step, tokens, (packs[0] for packs in loader))
