@@ -12,6 +12,7 @@ from torch import Tensor
 
 from aerie.train.ops.interface import operations
 from aerie.train.packing import Pack
+from aerie.train.products import products_of
 from aerie.train.tape import Tape
 from aerie.train.unroll import backward, unroll
 from aerie.train.weights import Matrices
@@ -55,24 +56,27 @@ def objective(
     decay: float,
     counts: Sequence[float] | None = None,
     recompute: bool = False,
+    fp8: bool = False,
 ) -> Result:
     """The loss of one pack, and its gradient into `gradient`: per step the soft-target
     cross-entropy over the map, its mean over the step's supervised rows, weighted decay^step and
     summed.
 
-    With `recompute` the MLP is computed again in the backward pass, which takes less memory.
+    With `recompute` the MLP is computed again in the backward pass, which takes less memory. With
+    `fp8` the layer's products with its weights are in fp8 (`products.Float8`).
     `counts` are those rows over all packs of an optimizer step; default: this pack's. A label
     outside the map is a miss, as it is in serving. The loss needs no such case: the teacher lives
     on the map.
     """
     counts = counts or [pack.count(step) for step in range(steps)]
     shares = teacher_shares(frozen.head, pack)
-    tape = unroll(weights, frozen.embedding, pack, steps, recompute)
+    products = products_of(weights, fp8)
+    tape = unroll(weights, frozen.embedding, pack, steps, products, recompute)
     factors = torch.tensor(
         [decay**step / max(count, 1) for step, count in enumerate(counts)], dtype=shares.dtype
     ).to(shares.device, non_blocking=True)
     sums, correct, grads = _head(weights, gradient, frozen, tape, shares, factors)
-    backward(weights, gradient, tape, grads)
+    backward(weights, gradient, products, tape, grads)
     means = sums * factors.to(sums.dtype)
     scale = torch.tensor([decay**-step for step in range(steps)], dtype=sums.dtype)
     return Result(means.sum(), means * scale.to(means.device, non_blocking=True), correct)

@@ -39,6 +39,9 @@ class DraftSettings(Section):
         "gradient too",
     )
     dtype: Literal["bfloat16", "float32"] = key("bfloat16", "precision of the products")
+    fp8: bool = key(
+        False, "multiply the layer's activations by its weights in fp8; for an H100 or newer"
+    )
     eval_share: float = key(0.05, "share of samples held out, per dataset", gt=0, lt=0.5)
     checkpoint_every: int = key(500, "optimizer steps between resumable checkpoints", ge=1)
     keep_checkpoints: int = key(2, "resumable checkpoints kept, the newest", ge=1)

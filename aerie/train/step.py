@@ -42,7 +42,7 @@ def take_step(
         shares = [math.inf] * steps if number > len(packs) - fillers else counts
         result = objective(
             layout.weights, layout.gradient, frozen, pack, steps, settings.decay, shares,
-            settings.activation_checkpointing,
+            settings.activation_checkpointing, settings.fp8,
         )  # fmt: skip
         parts.append(result.figures())
         one = layout.reduced()

@@ -20,6 +20,7 @@ from aerie.train.loader import Loader
 from aerie.train.objective import Frozen, objective, teacher_shares
 from aerie.train.optimizer import learning_rate
 from aerie.train.packing import Pack
+from aerie.train.products import check_fp8
 from aerie.train.ranks import Ranks
 from aerie.train.records import Record, Records
 from aerie.train.schedule import Step, plan_steps
@@ -37,7 +38,11 @@ _SELF_TEST_RATE = 2e-3
 
 
 class Trainer:
-    """Trains one draft. State that a step depends on is in `layout` and `state`."""
+    """Trains one draft. State that a step depends on is in `layout` and `state`.
+
+    Raises:
+        ConfigError: what the settings ask for is not possible on these GPUs.
+    """
 
     def __init__(
         self,
@@ -54,6 +59,8 @@ class Trainer:
         self.training, self.held_out = split(samples, settings.eval_share)
         self.checkpoints = checkpoints
         self.config = config
+        if settings.fp8:
+            check_fp8(config, getattr(torch, settings.dtype), ranks.device)
         self.layout = new_layout(settings, self._new_weights(), ranks)
         self.schedule = plan_steps(
             self.training, settings.pack_tokens, settings.seed, settings.epochs,

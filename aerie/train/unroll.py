@@ -19,19 +19,22 @@ from torch.nn import functional as F
 
 from aerie.train.ops.interface import Operations, operations
 from aerie.train.packing import Pack
+from aerie.train.products import Products
 from aerie.train.tape import Tape, new_tape
 from aerie.train.weights import Matrices
 
 
 def unroll(
-    weights: Matrices, embedding: Tensor, pack: Pack, steps: int, recompute: bool = False
-) -> Tape:
+    weights: Matrices, embedding: Tensor, pack: Pack, steps: int,
+    products: Products | None = None, recompute: bool = False,
+) -> Tape:  # fmt: skip
     """Run all steps on `pack`. `embedding` is the target's, [V, H].
 
     Rows that are not active at a step are computed all the same, so that shapes stay: they see no
     other sample's rows, and no one sees them.
     """
     ops, eps = operations(weights.norm_out), weights.config.norm_eps
+    products = products or Products(weights)
     tape = new_tape(weights.config, embedding, pack, steps, weights.norm_out, recompute)
     at, split = pack.supervised, tape.first_queries.shape[1]
     rotated = split + (weights.qkv.shape[0] - split) // 2
@@ -48,45 +51,52 @@ def unroll(
         rows, source = tape.rows(step), tape.hidden[step] if step else tape.features
         ops.norm(source, weights.norm_hidden, eps, tape.inputs[rows])
         base = shifted[step : step + len(source)] if step else embeds_qkv
-        torch.addmm(base, tape.inputs[rows], weights.qkv_hidden.t(), out=tape.qkv[rows])
+        products.forward("qkv_hidden", tape.inputs[rows], tape.qkv[rows], base)
         turned = tape.qkv[rows, :rotated].unflatten(1, (-1, weights.config.head_dim))
         ops.rotate_(turned, tape.cos[rows], tape.sin[rows], inverse=False)
         if step == 0:
             torch.index_select(tape.qkv[rows, :split], 0, at, out=tape.first_queries)
-        _layer(weights, tape, step, ops)
+        _layer(weights, products, tape, step, ops)
     return tape
 
 
-def _layer(weights: Matrices, tape: Tape, step: int, ops: Operations) -> None:
+def _layer(weights: Matrices, products: Products, tape: Tape, step: int, ops: Operations) -> None:
     attended, middle = tape.attended[step], tape.middle[step]
     weights.acquire("o", "gate_up", "down")
     ops.attention(
         tape.queries(step), *tape.shared(), tape.own(step), tape.pack.segments,
         attended, tape.log_totals[step],
     )  # fmt: skip
-    torch.addmm(tape.hidden[step], attended.flatten(1), weights.o.t(), out=middle)
-    activated = ops.gate(_gate_up(weights, tape, step, ops))
-    torch.addmm(middle, activated, weights.down.t(), out=tape.hidden[step + 1])
+    products.forward("o", attended.flatten(1), middle, tape.hidden[step])
+    activated = ops.gate(_gate_up(weights, products, tape, step, ops))
+    products.forward("down", activated, tape.hidden[step + 1], middle)
 
 
-def _gate_up(weights: Matrices, tape: Tape, step: int, ops: Operations) -> Tensor:
+def _gate_up(
+    weights: Matrices, products: Products, tape: Tape, step: int, ops: Operations
+) -> Tensor:
     inputs, gate_up = tape.mlp(step)
     ops.norm(tape.middle[step], weights.norm_mlp, weights.config.norm_eps, inputs)
-    return torch.mm(inputs, weights.gate_up.t(), out=gate_up)
+    return products.forward("gate_up", inputs, gate_up)
 
 
-def backward(weights: Matrices, gradient: Matrices, tape: Tape, grads: Tensor) -> None:
+def backward(
+    weights: Matrices, gradient: Matrices, products: Products, tape: Tape, grads: Tensor
+) -> None:
     """Write the gradient of every weight but the head and its norm into `gradient`.
 
     `grads` [steps, s, H] are the losses' gradients of `tape.outputs`. They and `tape.gate_up` are
     overwritten.
     """
-    _Backward(weights, gradient, tape, grads).run()
+    _Backward(weights, gradient, products, tape, grads).run()
 
 
 class _Backward:
-    def __init__(self, weights: Matrices, gradient: Matrices, tape: Tape, grads: Tensor) -> None:
+    def __init__(
+        self, weights: Matrices, gradient: Matrices, products: Products, tape: Tape, grads: Tensor
+    ) -> None:
         self.weights, self.gradient, self.tape, self.grads = weights, gradient, tape, grads
+        self.products = products
         self.ops, self.eps = operations(weights.norm_out), weights.config.norm_eps
         self.qkv = torch.empty_like(tape.qkv)
         self.attended = torch.empty_like(tape.attended)
@@ -116,13 +126,13 @@ class _Backward:
         weights, tape = self.weights, self.tape
         last = step + 1 == tape.steps
         if tape.recomputes and not last:
-            _gate_up(weights, tape, step, self.ops)
+            _gate_up(weights, self.products, tape, step, self.ops)
         mlp_inputs, gate_up = tape.mlp(step)
         activated = self.activated[0 if tape.recomputes else step]
-        self.ops.gate_backward_(gate_up, total @ weights.down, activated)
+        self.ops.gate_backward_(gate_up, self.products.backward("down", total), activated)
         if tape.recomputes:
             self._add_mlp(total, activated, gate_up, mlp_inputs, anew=last)
-        inputs = gate_up @ weights.gate_up
+        inputs = self.products.backward("gate_up", gate_up)
         self.norms[0] += self.ops.norm_backward(
             inputs, tape.middle[step], weights.norm_mlp, self.eps, total, self.middle[step]
         )
@@ -142,7 +152,7 @@ class _Backward:
 
     def _attention(self, step: int) -> Tensor:
         tape, attended = self.tape, self.attended[step]
-        torch.mm(self.middle[step], self.weights.o, out=attended.flatten(1))
+        self.products.backward("o", self.middle[step], attended.flatten(1))
         queries, keys, values = self.ops.attention_backward(
             attended, tape.queries(step), *tape.shared(), tape.own(step),
             tape.attended[step], tape.log_totals[step], tape.pack.segments, self.deltas[step],
@@ -161,7 +171,7 @@ class _Backward:
         self.qkv[rows, : self.split] = queries
         self.qkv[rows, self.split :] = own.flatten(1)
         self._rotate_back(rows)
-        inputs = self.qkv[rows] @ self.weights.qkv_hidden
+        inputs = self.products.backward("qkv_hidden", self.qkv[rows])
         carried = torch.empty_like(inputs)
         self.norms[1] += self.ops.norm_backward(
             inputs, tape.hidden[step], self.weights.norm_hidden, self.eps, self.middle[step],
@@ -177,7 +187,7 @@ class _Backward:
         first[:, : self.split].index_add_(0, at, queries)
         first[:, self.split :] = torch.cat((self.keys, self.values), dim=1).flatten(1)
         self._rotate_back(rows)
-        inputs = first @ weights.qkv_hidden
+        inputs = self.products.backward("qkv_hidden", first)
         features = torch.empty_like(inputs)
         self.norms[1] += self.ops.norm_backward(
             inputs, tape.features, weights.norm_hidden, self.eps, None, features

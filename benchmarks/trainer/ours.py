@@ -1,4 +1,4 @@
-"""Time Aerie's own training step, with data on the GPU and from states files.
+"""Time Aerie's own training step, with data on the GPU and from states files, and in fp8.
 
 python benchmarks/trainer/ours.py --tokens 2048 4096 8192 --out results.jsonl
 """
@@ -39,6 +39,7 @@ class Step:
     """A draft of random weights, trained step by step."""
 
     def __init__(self) -> None:
+        self.fp8 = False
         torch.manual_seed(0)
         self.weights = new_weights(CONFIG, DEVICE)
         self.gradient = Weights.zeros(CONFIG, torch.bfloat16, DEVICE)
@@ -47,7 +48,9 @@ class Step:
         self.optimizer = AdamW(master, self.weights.flat, (0.9, 0.95), 0.0, 0.5)
 
     def __call__(self, pack: Pack) -> torch.Tensor:
-        result = objective(self.weights, self.gradient, self.frozen, pack, STEPS, DECAY)
+        result = objective(
+            self.weights, self.gradient, self.frozen, pack, STEPS, DECAY, fp8=self.fp8
+        )
         self.optimizer.step(self.gradient.flat, result.loss, 1e-4)
         return result.loss
 
@@ -106,6 +109,12 @@ def reading(samples: list[Located], tokens: int) -> dict[str, float]:
     return {"sequential_gb_s": round(sequential, 2), "loader_gb_s": round(loader, 2)}
 
 
+def write(out: Path, line: dict[str, Any]) -> None:
+    """Add one line to the results."""
+    with out.open("a", encoding="utf-8") as lines:
+        lines.write(json.dumps(line) + "\n")
+
+
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--tokens", type=int, nargs="+", default=[2048, 4096, 8192])
@@ -123,8 +132,11 @@ def main() -> None:
             found["files"]["waited_share"] = loader.waited / (time.perf_counter() - start)
             found["files"] |= reading(samples, tokens)
         for data, result in found.items():
-            with options.out.open("a", encoding="utf-8") as lines:
-                lines.write(json.dumps({"tokens": tokens, "data": data, **result}) + "\n")
+            write(options.out, {"tokens": tokens, "data": data, "fp8": False, **result})
+        step.fp8 = True
+        result = measure(step, tokens, repeat(pack))
+        write(options.out, {"tokens": tokens, "data": "gpu", "fp8": True, **result})
+        step.fp8 = False
 
 
 if __name__ == "__main__":
