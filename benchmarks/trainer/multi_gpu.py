@@ -67,6 +67,7 @@ class Settings:
 
     sharding: str = "none"
     activation_checkpointing: bool = False
+    fp8: bool = False
     steps: int = STEPS
     decay: float = DECAY
     betas: tuple[float, float] = (0.9, 0.95)
@@ -309,11 +310,12 @@ def compare_losses(bench: Bench) -> None:
     """Losses of the same steps: one GPU that accumulates, and each layout on all."""
     tokens = bench.tokens[0] // 4
     alone: list[float] = []
-    for count, sharding in ((1, "none"), *((bench.world, each) for each in LAYOUTS)):
+    most = max(bench.groups, default=1)
+    for count, sharding in ((1, "none"), *((most, each) for each in LAYOUTS)):
         losses: list[float] = []
         if bench.rank < count:
             free(bench.device)
-            mine = range(bench.world) if count == 1 else [bench.rank]
+            mine = range(most) if count == 1 else [bench.rank]
             packs = [bench.pack(tokens, 100 + number) for number in mine]
             step = bench.stepper(bench.ranks(count), Settings(sharding))
             losses = [float(step(packs, LOSS_RATE)[2]) for _ in range(LOSS_STEPS)]
@@ -328,20 +330,16 @@ def compare_losses(bench: Bench) -> None:
 
 def measure_all(bench: Bench) -> None:
     """Every measurement, those that matter most first."""
-    counts, (tokens, long) = [*reversed(bench.groups)], bench.tokens
+    tokens, long = bench.tokens
+    most, layouts = max(bench.groups, default=1), LAYOUTS if bench.groups else ()
     plan = [(1, Settings(), tokens)]
-    plan += [(counts[0], Settings(sharding), tokens) for sharding in LAYOUTS]
-    plan += [(1, Settings(activation_checkpointing=again), long) for again in (False, True)]
-    for sharding in LAYOUTS:
-        plan += [
-            (counts[0], Settings(sharding, activation_checkpointing=again), long)
-            for again in (False, True)
-        ]
-    plan += [
-        (count, Settings(sharding), tokens) for count in counts[1:] for sharding in LAYOUTS
-    ]  # fmt: skip
+    plan += [(most, Settings(sharding), tokens) for sharding in layouts]
+    for count, sharding in ((1, "none"), *((most, each) for each in layouts)):
+        plan += [(count, Settings(sharding, again), long) for again in (False, True)]
+    fewer = [count for count in reversed(bench.groups) if count < most]
+    plan += [(count, Settings(sharding), tokens) for count in fewer for sharding in layouts]
     for number, (count, settings, length) in enumerate(plan):
-        if number == 1 + len(LAYOUTS) and bench.in_time():
+        if number == 1 + len(layouts) and bench.in_time():
             compare_losses(bench)
         if not bench.in_time():
             print("out of time:", count, settings, length, flush=True)
