@@ -69,7 +69,7 @@ def train_point(
         log.info("training on %d of %d samples", len(trainer.training), len(training))
         trainer.run()
         if ranks.leads:
-            tallies = _walk(trainer.weights, frozen, held_out, settings, ranks.device)
+            tallies = _walk(trainer.layout.weights, frozen, held_out, settings, ranks.device)
             counts = {"steps": trainer.state["step"], "supervised": trainer.state["supervised"]}
             _write(out, divisor, settings.seed, chosen, held_out, tallies, counts, provenance)
             shutil.rmtree(checkpoints, ignore_errors=True)

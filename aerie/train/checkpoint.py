@@ -7,29 +7,30 @@ contract; a checkpoint of another contract is not resumed, and the fields that d
 import logging
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from aerie.files import fsync_directory, read_json, write_json
-from aerie.train.optimizer import AdamW
+from aerie.train.weights import Matrices, spans
 
 log = logging.getLogger("aerie")
 
 
 def save_checkpoint(
-    folder: Path, step: int, optimizer: AdamW, state: dict[str, Any], keep: int
+    folder: Path, step: int, tensors: dict[str, Tensor], state: dict[str, Any], keep: int
 ) -> None:
-    """Write `step-NNNNNN`, link `best` to the best one, then drop all others but the last `keep`
-    that were written.
+    """Write `tensors` as `step-NNNNNN`, link `best` to the best one, then drop all others but the
+    last `keep` that were written.
     """
     scratch = folder / f".step-{step:06d}.tmp"
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
-    save_file(_tensors(optimizer), scratch / "state.safetensors")
+    save_file(tensors, scratch / "state.safetensors")
     write_json(scratch / "state.json", {**state, "step": step})
     with (scratch / "state.safetensors").open("rb") as written:
         # The rename below must not become durable before what it names.
@@ -46,19 +47,18 @@ def save_checkpoint(
 
 
 def load_checkpoint(
-    folder: Path, contract: dict[str, Any], optimizer: AdamW
+    folder: Path, contract: dict[str, Any], restore: Callable[[Path], None]
 ) -> dict[str, Any] | None:
-    """Restore the newest checkpoint of `contract` in place; return its state, None if none fits."""
+    """Give the tensors' file of the newest checkpoint of `contract` to `restore`; return its state,
+    None if none fits.
+    """
     for checkpoint in reversed(_checkpoints(folder)):
         state: dict[str, Any] = read_json(checkpoint / "state.json")
         differing = differences(state["contract"], contract)
         if differing:
             log.info("not resuming %s, which differs in:\n%s", checkpoint, "\n".join(differing))
             continue
-        saved = load_file(checkpoint / "state.safetensors")
-        for name, tensor in _tensors(optimizer).items():
-            tensor.copy_(saved[name])
-        optimizer.products.copy_(optimizer.master)
+        restore(checkpoint / "state.safetensors")
         if state["best"] and not (folder / _name(state["best"]["step"])).is_dir():
             log.warning("%s is gone; the best is chosen among later epochs", folder / "best")
             state["best"] = None
@@ -67,11 +67,11 @@ def load_checkpoint(
     return None
 
 
-def load_weights(folder: Path, step: int, optimizer: AdamW) -> None:
-    """Restore the weights alone of the checkpoint after `step`, in place."""
+def load_weights(folder: Path, step: int, weights: Matrices) -> None:
+    """Restore the weights alone of the checkpoint after `step`, in place and in their dtype."""
     with safe_open(folder / _name(step) / "state.safetensors", "pt") as saved:
-        optimizer.master.copy_(saved.get_tensor("weights"))
-    optimizer.products.copy_(optimizer.master)
+        for name, span in spans(weights.config).items():
+            weights.parts[name].copy_(saved.get_slice("weights")[span])
 
 
 def differences(old: Any, new: Any, path: str = "") -> list[str]:
@@ -108,12 +108,3 @@ def _best(folder: Path) -> str | None:
 def _checkpoints(folder: Path) -> list[Path]:
     """In the order in which they were written: those of another contract may have later steps."""
     return sorted(folder.glob("step-*"), key=lambda path: (path.stat().st_mtime_ns, path.name))
-
-
-def _tensors(optimizer: AdamW) -> dict[str, Tensor]:
-    return {
-        "weights": optimizer.master,
-        "first": optimizer.first,
-        "second": optimizer.second,
-        "taken": optimizer.taken,
-    }

@@ -14,11 +14,11 @@ from aerie.train.objective import labels_ahead, logits_of
 from aerie.train.packing import Pack
 from aerie.train.tally import Tally, walk
 from aerie.train.unroll import unroll
-from aerie.train.weights import Weights
+from aerie.train.weights import Matrices
 
 
 def simulate(
-    weights: Weights, embedding: Tensor, draft_ids: Tensor, packs: Iterable[Pack], k: int
+    weights: Matrices, embedding: Tensor, draft_ids: Tensor, packs: Iterable[Pack], k: int
 ) -> list[Tally]:
     """The walk of every sample of `packs`, in their order."""
     tallies = []
@@ -32,7 +32,7 @@ def simulate(
 
 
 def correct_prefix(
-    weights: Weights, embedding: Tensor, draft_ids: Tensor, pack: Pack, k: int
+    weights: Matrices, embedding: Tensor, draft_ids: Tensor, pack: Pack, k: int
 ) -> Tensor:
     """How many leading draft tokens of each supervised row equal the target's, int64 [s].
 

@@ -4,6 +4,7 @@ Norm, head and loss run over the rows of all steps in chunks, each with its grad
 that logits of more than one chunk are never held.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,9 +12,10 @@ from torch import Tensor
 
 from aerie.train.ops.interface import operations
 from aerie.train.packing import Pack
+from aerie.train.products import products_of
 from aerie.train.tape import Tape
 from aerie.train.unroll import backward, unroll
-from aerie.train.weights import Weights
+from aerie.train.weights import Matrices
 
 _CHUNK = 8192
 _CHUNK_MULTIPLE = 128
@@ -46,30 +48,35 @@ class Result:
 
 
 def objective(
-    weights: Weights,
-    gradient: Weights,
+    weights: Matrices,
+    gradient: Matrices,
     frozen: Frozen,
     pack: Pack,
     steps: int,
     decay: float,
-    counts: list[int] | None = None,
+    counts: Sequence[float] | None = None,
+    recompute: bool = False,
+    fp8: bool = False,
 ) -> Result:
     """The loss of one pack, and its gradient into `gradient`: per step the soft-target
     cross-entropy over the map, its mean over the step's supervised rows, weighted decay^step and
     summed.
 
+    With `recompute` the MLP is computed again in the backward pass, which takes less memory. With
+    `fp8` the layer's products with its weights are in fp8 (`products.Float8`).
     `counts` are those rows over all packs of an optimizer step; default: this pack's. A label
     outside the map is a miss, as it is in serving. The loss needs no such case: the teacher lives
     on the map.
     """
     counts = counts or [pack.count(step) for step in range(steps)]
     shares = teacher_shares(frozen.head, pack)
-    tape = unroll(weights, frozen.embedding, pack, steps)
+    products = products_of(weights, fp8)
+    tape = unroll(weights, frozen.embedding, pack, steps, products, recompute)
     factors = torch.tensor(
         [decay**step / max(count, 1) for step, count in enumerate(counts)], dtype=shares.dtype
     ).to(shares.device, non_blocking=True)
     sums, correct, grads = _head(weights, gradient, frozen, tape, shares, factors)
-    backward(weights, gradient, tape, grads)
+    backward(weights, gradient, products, tape, grads)
     means = sums * factors.to(sums.dtype)
     scale = torch.tensor([decay**-step for step in range(steps)], dtype=sums.dtype)
     return Result(means.sum(), means * scale.to(means.device, non_blocking=True), correct)
@@ -85,9 +92,9 @@ def teacher_shares(head: Tensor, pack: Pack) -> Tensor:
     return scores.softmax(-1, dtype=wide)
 
 
-def logits_of(weights: Weights, outputs: Tensor) -> Tensor:
+def logits_of(weights: Matrices, outputs: Tensor) -> Tensor:
     """Logits over the map [n, K] of the layer's outputs [n, H]."""
-    ops, eps = operations(weights.flat), weights.config.norm_eps
+    ops, eps = operations(weights.norm_out), weights.config.norm_eps
     return ops.norm(outputs, weights.norm_out, eps, torch.empty_like(outputs)) @ weights.head.t()
 
 
@@ -102,16 +109,23 @@ def labels_ahead(pack: Pack, draft_ids: Tensor, steps: int) -> tuple[Tensor, Ten
 
 
 def _head(
-    weights: Weights, gradient: Weights, frozen: Frozen, tape: Tape, shares: Tensor, factors: Tensor
+    weights: Matrices,
+    gradient: Matrices,
+    frozen: Frozen,
+    tape: Tape,
+    shares: Tensor,
+    factors: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Sums of losses and correct rows, [steps], and the gradient of the outputs [steps, s, H]."""
-    ops, eps = operations(weights.flat), weights.config.norm_eps
+    ops, eps = operations(weights.norm_out), weights.config.norm_eps
     source, labels, active = labels_ahead(tape.pack, frozen.draft_ids, tape.steps)
     row_weights = (active * factors[:, None]).flatten()
     outputs = tape.outputs.flatten(0, 1)
     grads = torch.empty_like(outputs)
     norm = torch.zeros_like(weights.norm_out, dtype=shares.dtype)
     losses, hits = [], []
+    weights.acquire("head")
+    gradient.acquire("head")
     for number, chunk in enumerate(_chunks(len(outputs))):
         rows = outputs[chunk]
         normed = ops.norm(rows, weights.norm_out, eps, torch.empty_like(rows))
@@ -127,6 +141,8 @@ def _head(
             logits @ weights.head, rows, weights.norm_out, eps, None, grads[chunk]
         )
     gradient.norm_out.copy_(norm)
+    weights.release("head")
+    gradient.release("head")
     sums = torch.cat(losses).unflatten(0, (tape.steps, -1)).sum(1)
     correct = torch.cat(hits).unflatten(0, (tape.steps, -1)).sum(1)
     return sums, correct, grads.view_as(tape.outputs)

@@ -1,7 +1,7 @@
 """Data parallelism: one process a GPU, started by torchrun; alone without it.
 
-Every rank holds the whole draft (24 GiB at Kimi-K2.5's size with its optimizer) and takes its
-packs of each step. The gradients are summed, so all ranks take the same step.
+Every rank takes its packs of each step. The gradients are summed, so all ranks take the same step;
+`layout` says what each of them holds.
 """
 
 import logging
@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -19,13 +19,26 @@ from aerie.errors import ConfigError
 from aerie.progress import console
 
 
+class Work(Protocol):
+    """What goes on between the ranks."""
+
+    def wait(self) -> object:
+        """Let whatever is computed from here on come after it; on a GPU the host does not wait."""
+
+
+# Torch 2.13 has new names for both, and warns at each call of the old ones, which 2.11 has.
+_reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+_all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+
+
 @dataclass(frozen=True)
 class Ranks:
-    """This process among all: `rank` of `world`, and its device."""
+    """This process among all: `rank` of `world`, and its device. `group`: default, all."""
 
     rank: int
     world: int
     device: torch.device
+    group: dist.ProcessGroup | None = None
 
     @property
     def leads(self) -> bool:
@@ -35,20 +48,33 @@ class Ranks:
     def sum_(self, tensor: Tensor) -> None:
         """Sum over all ranks, in place."""
         if self.world > 1:
-            dist.all_reduce(tensor)
+            dist.all_reduce(tensor, group=self.group)
+
+    def begin_scatter(self, mine: Tensor, whole: Tensor) -> Work:
+        """Begin to put this rank's part of the sum of `whole` over all ranks into `mine`.
+
+        `whole` is flat and has one part of the size of `mine` for each rank.
+        """
+        work: Work = _reduce_scatter(mine, whole, group=self.group, async_op=True)
+        return work
+
+    def begin_gather(self, whole: Tensor, mine: Tensor) -> Work:
+        """Begin to put the `mine` of all ranks into `whole`, in their order."""
+        work: Work = _all_gather(whole, mine, group=self.group, async_op=True)
+        return work
 
     def gather(self, mine: Any) -> list[Any]:
         """What every rank has, in their order."""
         if self.world == 1:
             return [mine]
         everything: list[Any] = [None] * self.world
-        dist.all_gather_object(everything, mine)
+        dist.all_gather_object(everything, mine, group=self.group)
         return everything
 
     def wait(self) -> None:
         """Until all are here."""
         if self.world > 1:
-            dist.barrier()
+            dist.barrier(self.group)
 
 
 def share_threads(threads: int) -> None:

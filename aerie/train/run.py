@@ -57,7 +57,6 @@ def train(
     layers = _layers(indexes)
     config = draft_config(target, settings, vocab, layers)
     contract: dict[str, Any] = {
-        "settings": settings.model_dump(mode="json"),
         "draft": config.as_json(),
         "target": target.revision,
         "map": digest_file(map_sidecar.with_name("map.safetensors")),
@@ -65,7 +64,7 @@ def train(
     }
     with join() as ranks, closing(shown):
         frozen = freeze(target, vocab, getattr(torch, settings.dtype), ranks.device)
-        contract["ranks"] = ranks.world
+        contract["settings"] = settings.recipe(ranks.world)
         trainer = Trainer(
             settings, config, frozen, locate(indexes), checkpoints, contract, ranks, shown
         )
@@ -83,16 +82,16 @@ def train(
 
 def _write(trainer: Trainer, vocab: VocabMap, target: Target, layers: Layers, out: Path) -> None:
     folder, settings = out.parent, trainer.settings
-    weights = {name: value.bfloat16().cpu() for name, value in trainer.weights.named.items()}
+    weights = {name: value.bfloat16().cpu() for name, value in trainer.layout.weights.named.items()}
     maps = {"d2t": torch.from_numpy(vocab.d2t), "t2d": torch.from_numpy(vocab.t2d)}
-    files = write_draft(folder, trainer.weights.config, weights | maps)
+    files = write_draft(folder, trainer.layout.weights.config, weights | maps)
     check_draft(folder, target.max_position)
     files += [folder / "train.jsonl", folder / "eval.json"]
     with replacing(files[2]) as scratch:
         lines = [canonical_json(record) + "\n" for record in trainer.state["records"]]
         scratch.write_text("".join(lines), encoding="utf-8")
     write_json(files[3], {"k": settings.steps, "epochs": trainer.state["epochs"]})
-    provenance = _provenance(trainer.state["contract"], layers) | {"exported": trainer.exported}
+    provenance = _provenance(trainer, layers) | {"exported": trainer.exported}
     write_sidecar(out, "draft", files, _counts(trainer), provenance)
 
 
@@ -112,7 +111,7 @@ def _layers(indexes: Sequence[Path]) -> Layers:
 
 def _counts(trainer: Trainer) -> dict[str, Any]:
     return {
-        "parameters": sum(view.numel() for view in trainer.weights.named.values()),
+        "parameters": sum(view.numel() for view in trainer.layout.weights.named.values()),
         "steps": trainer.state["step"],
         "supervised": trainer.state["supervised"],
         "samples": len(trainer.training),
@@ -120,9 +119,10 @@ def _counts(trainer: Trainer) -> dict[str, Any]:
     }
 
 
-def _provenance(contract: dict[str, Any], layers: Layers) -> dict[str, Any]:
+def _provenance(trainer: Trainer, layers: Layers) -> dict[str, Any]:
+    contract = trainer.state["contract"]
     return {
-        "settings": contract["settings"],
+        "settings": trainer.settings.model_dump(mode="json"),
         "target": contract["target"],
         "map": contract["map"],
         "states": contract["states"],

@@ -18,6 +18,10 @@ class Step:
         """The packs of one rank, each cut into at most `parts` of about the same size."""
         return [part for pack in self.packs[rank::world] for part in _cut(pack, parts)]
 
+    def rounds(self, world: int) -> int:
+        """The most packs that one rank has."""
+        return -(-len(self.packs) // world)
+
     def count(self, step: int) -> int:
         """Rows that are active at a training-time-test step, in all packs."""
         return sum(max(sample.answer - step, 0) for pack in self.packs for sample in pack)

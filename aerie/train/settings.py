@@ -4,7 +4,7 @@
 draft is, and no draft must go stale because someone wants to watch it.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 from aerie.section import Section, key
 
@@ -29,7 +29,19 @@ class DraftSettings(Section):
     gpus: int = key(
         1, "GPUs that train together, each its own packs of a step: more make a step larger", ge=1
     )
+    activation_checkpointing: bool = key(
+        False,
+        "compute the MLP again in the backward pass: less memory for a token, more time",
+    )
+    sharding: Literal["none", "optimizer", "full"] = key(
+        "none",
+        "what each GPU holds a share of, instead of all: the optimizer's state, or weights and "
+        "gradient too",
+    )
     dtype: Literal["bfloat16", "float32"] = key("bfloat16", "precision of the products")
+    fp8: bool = key(
+        False, "multiply the layer's activations by its weights in fp8; for an H100 or newer"
+    )
     eval_share: float = key(0.05, "share of samples held out, per dataset", gt=0, lt=0.5)
     checkpoint_every: int = key(500, "optimizer steps between resumable checkpoints", ge=1)
     keep_checkpoints: int = key(2, "resumable checkpoints kept, the newest", ge=1)
@@ -39,6 +51,16 @@ class DraftSettings(Section):
     max_skipped: int = key(
         10, "steps that may be skipped, since their loss or gradient was not finite", ge=0
     )
+
+    def recipe(self, world: int) -> dict[str, Any]:
+        """What decides which weights come out, where `world` processes train: the settings without
+        those of the place, and the packs of a step.
+        """
+        place = {"gpus", "accumulate", "sharding", "activation_checkpointing"}
+        return {
+            **self.model_dump(mode="json", exclude=place),
+            "packs_per_step": self.accumulate * world,
+        }
 
 
 class WandbSettings(Section):

@@ -19,7 +19,8 @@ class Tape:
     inputs [m, H], the normed hidden states; qkv [m, (heads + 2 kv) d], rotated; cos and sin
     [m, d/2]; first_queries [s, heads d], step 0's; hidden [steps+1, s, H], each step's input and
     the last output; attended [steps, s, heads, d] and log_totals, wide [steps, heads, s]; middle
-    [steps, s, H], between attention and MLP; mlp_inputs [steps, s, H]; gate_up [steps, s, 2I].
+    [steps, s, H], between attention and MLP; mlp_inputs [kept, s, H]; gate_up [kept, s, 2I], of all
+    steps, or of the one that was computed last where the backward pass computes them again.
     """
 
     config: DraftConfig
@@ -48,6 +49,16 @@ class Tape:
     def steps(self) -> int:
         """Number of training-time-test steps."""
         return len(self.attended)
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether the MLP is computed again in the backward pass."""
+        return len(self.gate_up) < self.steps
+
+    def mlp(self, step: int) -> tuple[Tensor, Tensor]:
+        """Where the step's MLP has its input [s, H], and gate and up [s, 2I]."""
+        slot = 0 if self.recomputes else step
+        return self.mlp_inputs[slot], self.gate_up[slot]
 
     def rows(self, step: int) -> slice:
         """The step's rows among the m."""
@@ -85,8 +96,12 @@ def _keys_values(qkv: Tensor, config: DraftConfig) -> Tensor:
     return flat.view(len(flat), 2, config.kv_heads, config.head_dim)
 
 
-def new_tape(config: DraftConfig, embedding: Tensor, pack: Pack, steps: int, like: Tensor) -> Tape:
+def new_tape(
+    config: DraftConfig, embedding: Tensor, pack: Pack, steps: int, like: Tensor,
+    recompute: bool = False,
+) -> Tape:  # fmt: skip
     """An empty tape in the dtype and on the device of `like`, with embeddings and angles filled."""
+    kept = 1 if recompute else steps
     n, s, hidden = len(pack.token_ids), len(pack.supervised), config.hidden_size
     rows, split = n + (steps - 1) * s, config.heads * config.head_dim
     wide = torch.float64 if like.dtype == torch.float64 else torch.float32
@@ -110,6 +125,6 @@ def new_tape(config: DraftConfig, embedding: Tensor, pack: Pack, steps: int, lik
         attended=like.new_empty(steps, s, config.heads, config.head_dim),
         log_totals=like.new_empty(steps, config.heads, s, dtype=wide),
         middle=like.new_empty(steps, s, hidden),
-        mlp_inputs=like.new_empty(steps, s, hidden),
-        gate_up=like.new_empty(steps, s, 2 * config.intermediate_size),
+        mlp_inputs=like.new_empty(kept, s, hidden),
+        gate_up=like.new_empty(kept, s, 2 * config.intermediate_size),
     )

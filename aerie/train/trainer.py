@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from aerie.contracts.draft import DraftConfig
 from aerie.errors import DataError, EngineError
@@ -16,15 +15,18 @@ from aerie.progress import Progress
 from aerie.train.checkpoint import load_checkpoint, load_weights, save_checkpoint
 from aerie.train.data import Located, packs_in_order, read_pack, split
 from aerie.train.evaluate import simulate
+from aerie.train.layout import Replicated, new_layout
 from aerie.train.loader import Loader
 from aerie.train.objective import Frozen, objective, teacher_shares
-from aerie.train.optimizer import AdamW, learning_rate
+from aerie.train.optimizer import learning_rate
 from aerie.train.packing import Pack
+from aerie.train.products import check_fp8
 from aerie.train.ranks import Ranks
 from aerie.train.records import Record, Records
-from aerie.train.schedule import plan_steps
+from aerie.train.schedule import Step, plan_steps
 from aerie.train.settings import DraftSettings
 from aerie.train.start import new_weights
+from aerie.train.step import take_step
 from aerie.train.stop import Preempted, Stop
 from aerie.train.tally import Tally
 from aerie.train.tracking import Tracking
@@ -36,7 +38,11 @@ _SELF_TEST_RATE = 2e-3
 
 
 class Trainer:
-    """Trains one draft. State that a step depends on is in `optimizer` and `state`."""
+    """Trains one draft. State that a step depends on is in `layout` and `state`.
+
+    Raises:
+        ConfigError: what the settings ask for is not possible on these GPUs.
+    """
 
     def __init__(
         self,
@@ -52,8 +58,10 @@ class Trainer:
         self.settings, self.frozen, self.ranks = settings, frozen, ranks
         self.training, self.held_out = split(samples, settings.eval_share)
         self.checkpoints = checkpoints
-        self.weights, self.optimizer = self._start(config)
-        self.gradient = Weights.zeros(config, self.weights.flat.dtype, ranks.device)
+        self.config = config
+        if settings.fp8:
+            check_fp8(config, getattr(torch, settings.dtype), ranks.device)
+        self.layout = new_layout(settings, self._new_weights(), ranks)
         self.schedule = plan_steps(
             self.training, settings.pack_tokens, settings.seed, settings.epochs,
             settings.accumulate * ranks.world,
@@ -83,12 +91,12 @@ class Trainer:
             Preempted: the process was told to end; a checkpoint is written.
         """
         contract = self.state["contract"]
-        resumed = load_checkpoint(self.checkpoints, contract, self.optimizer)
+        resumed = load_checkpoint(self.checkpoints, contract, self.layout.restore)
         if resumed is None:
             self.self_test()
         self.state.update(resumed or {})
         self.tracking.start(
-            self.state["step"], self.weights.config, self.settings.steps, self.weights.flat.dtype,
+            self.state["step"], self.config, self.settings.steps, self.layout.weights.dtype,
             self.ranks,
         )  # fmt: skip
         with Progress("draft", len(self.schedule), "steps", "tokens") as progress, Stop() as stop:
@@ -102,9 +110,9 @@ class Trainer:
 
     def _run(self, progress: Progress, stop: Stop) -> None:
         ranks, first = self.ranks, self.state["step"]
-        plan = [step.of(ranks.rank, ranks.world, self.state["parts"]) for step in self.schedule]
+        plan = [self._share(step) for step in self.schedule[first:]]
         budget = -(-self.settings.pack_tokens // self.state["parts"])
-        loader = Loader(plan[first:], budget, ranks.device)
+        loader = Loader(plan, budget, ranks.device)
         self.tracking.restart(loader.waited)
         for number, packs in enumerate(loader, start=first):
             self.records.add(self.step(number, packs), self.schedule[number])
@@ -130,32 +138,27 @@ class Trainer:
 
     def step(self, number: int, packs: Sequence[Pack]) -> Record:
         """One optimizer step; nothing is read back from the device."""
-        settings, frozen = self.settings, self.frozen
-        counts = [self.schedule[number].count(step) for step in range(settings.steps)]
+        settings, step, ranks = self.settings, self.schedule[number], self.ranks
+        counts = [step.count(each) for each in range(settings.steps)]
         rate = learning_rate(
             settings.learning_rate, settings.warmup_share, number, len(self.schedule)
         )
-        figures: list[Tensor] = []
-        total = self.gradient.flat
-        for pack in packs:
-            result = objective(
-                self.weights, self.gradient, frozen, pack, settings.steps, settings.decay, counts
-            )
-            if len(packs) > 1:
-                # Summed in float32: a sum in bf16 would round once for each pack.
-                if figures:
-                    total.add_(self.gradient.flat)
-                else:
-                    total = self.gradient.flat.to(torch.float32, copy=True)
-            figures.append(result.figures())
-        if not packs:
-            total.zero_()
-            figures.append(torch.zeros(1 + 2 * settings.steps, device=self.ranks.device))
-        summed = torch.stack(figures).sum(0)
-        self.ranks.sum_(total)
-        self.ranks.sum_(summed)
-        norm, taken = self.optimizer.step(total, summed[0], rate)
-        return Record(number + 1, rate, counts, torch.cat((torch.stack((norm, taken)), summed)))
+        fillers = len(self._fillers(step))
+        figures = take_step(
+            settings, self.layout, self.frozen, ranks, packs, counts, rate,
+            step.rounds(ranks.world), fillers,
+        )  # fmt: skip
+        return Record(number + 1, rate, counts, figures)
+
+    def _share(self, step: Step) -> list[tuple[Located, ...]]:
+        mine = step.of(self.ranks.rank, self.ranks.world, self.state["parts"])
+        return mine + self._fillers(step)
+
+    def _fillers(self, step: Step) -> list[tuple[Located, ...]]:
+        """Packs for a rank that has fewer than others, where all must take the same number."""
+        rank, world = self.ranks.rank, self.ranks.world
+        lacking = step.rounds(world) - len(step.packs[rank::world])
+        return [step.packs[0][:1]] * lacking if self.layout.exchanges else []
 
     def self_test(self) -> None:
         """Stop before the first step if the draft cannot learn the median sample by heart."""
@@ -163,11 +166,12 @@ class Trainer:
         pack = read_pack([median]).to(self.ranks.device)
         real = sum(pack.answers)
         entropy = torch.special.entr(teacher_shares(self.frozen.head, pack)[:real]).sum(-1).mean()
-        weights, optimizer = self._start(self.weights.config)
+        # Each rank by itself, on the same sample.
+        test = Replicated(self.settings, self._new_weights(), self.ranks)
 
         def excess() -> float:
-            result = objective(weights, self.gradient, self.frozen, pack, 1, 1.0)
-            optimizer.step(self.gradient.flat, result.loss, _SELF_TEST_RATE)
+            result = objective(test.weights, test.gradient, self.frozen, pack, 1, 1.0)
+            test.optimizer.step(test.gradient.flat, result.loss, _SELF_TEST_RATE)
             return float(result.loss - entropy)
 
         overfit_one(excess)
@@ -177,7 +181,9 @@ class Trainer:
         settings, frozen, ranks = self.settings, self.frozen, self.ranks
         mine = self.held_out[ranks.rank :: ranks.world]
         packs = (pack.to(ranks.device) for pack in packs_in_order(mine, settings.pack_tokens))
-        walks = simulate(self.weights, frozen.embedding, frozen.draft_ids, packs, settings.steps)
+        self.layout.whole()
+        weights = self.layout.weights
+        walks = simulate(weights, frozen.embedding, frozen.draft_ids, packs, settings.steps)
         overall = Tally(settings.steps)
         datasets: dict[str, Tally] = {}
         named = [(sample.dataset, tally) for sample, tally in zip(mine, walks, strict=True)]
@@ -209,20 +215,13 @@ class Trainer:
         last = {"step": self.state["step"], "epoch": self.state["epochs"][-1]["epoch"]}
         chosen = self.state["best"] if self.settings.export == "best" else last
         self.exported = {name: (chosen or last)[name] for name in last}
+        self.layout.whole()
         if self.ranks.leads and self.exported != last:
-            load_weights(self.checkpoints, self.exported["step"], self.optimizer)
+            load_weights(self.checkpoints, self.exported["step"], self.layout.weights)
             log.info("exporting the weights of epoch %d, the best", self.exported["epoch"])
 
-    def _start(self, config: DraftConfig) -> tuple[Weights, AdamW]:
-        settings = self.settings
-        master = new_weights(config, self.frozen.head, settings.seed)
-        dtype = getattr(torch, settings.dtype)
-        # Products in float32 multiply the master itself.
-        weights = Weights(config, master.flat.to(dtype))
-        optimizer = AdamW(
-            master.flat, weights.flat, settings.betas, settings.weight_decay, settings.clip
-        )
-        return weights, optimizer
+    def _new_weights(self) -> Weights:
+        return new_weights(self.config, self.frozen.head, self.settings.seed)
 
     def _ends_epoch(self, number: int) -> bool:
         last = number + 1 == len(self.schedule)
@@ -246,25 +245,31 @@ class Trainer:
         return fresh
 
     def _save(self) -> None:
+        tensors = self.layout.tensors()
         if self.ranks.leads:
             save_checkpoint(
-                self.checkpoints, self.state["step"], self.optimizer, self.state,
+                self.checkpoints, self.state["step"], tensors, self.state,
                 self.settings.keep_checkpoints,
             )  # fmt: skip
         self.ranks.wait()
 
     def _lower_budget(self, error: torch.OutOfMemoryError) -> None:
-        """Halve the packs and take two to a step: the same step, in less memory."""
-        if self.state["parts"] > 1:
+        """Halve the packs and take two to a step: the same step, in less memory.
+
+        A rank that exchanges data while it computes cannot repeat a step alone.
+        """
+        tokens = self.settings.pack_tokens
+        if self.state["parts"] > 1 or self.layout.exchanges:
+            whole = self.state["parts"] == 1
             raise EngineError(
-                "the device has too little memory for half a pack",
+                f"the device has too little memory for {'a' if whole else 'half a'} pack",
                 saw=str(error).splitlines()[0],
-                expected=f"room for {self.settings.pack_tokens // 2:,} tokens",
-                remedy="lower `pack_tokens` of the draft, and raise `accumulate` as much",
+                expected=f"room for {tokens if whole else tokens // 2:,} tokens",
+                remedy="set `activation_checkpointing: true` for the draft, or lower `pack_tokens` "
+                "and raise `accumulate` as much",
             ) from error
         self.state["parts"] = 2
         log.warning(
-            "out of memory: packs are cut to %d tokens from here on, two to a step",
-            self.settings.pack_tokens // 2,
+            "out of memory: packs are cut to %d tokens from here on, two to a step", tokens // 2
         )
         torch.cuda.empty_cache()

@@ -71,6 +71,11 @@ def rowwise() -> Iterator[tuple[str, float]]:
             )  # fmt: skip
             yield f"norm_backward {width}", error(out, wide)
             yield f"norm_backward weight {width}", error(weights, expected)
+        if not INTERPRETED:  # the interpreter rounds to fp8 in its own way
+            some = random(rows, width + 8)[:, :width]
+            rounded, scale = fused.quantise(some)
+            exact, wide_scale = plain.quantise(some)
+            yield f"quantise {width}", error(rounded.float() * scale, exact.float() * wide_scale)
         out = fused.norm(x, weight, 1e-5, poisoned(rows, width))
         yield f"norm {width}", error(out, plain.norm(x.double(), weight.double(), 1e-5, wide))
         gate_up, grad = random(rows, 2 * width), random(rows, width)
@@ -212,9 +217,21 @@ def whole_step() -> Iterator[tuple[str, float]]:
         wide_frozen = Frozen(frozen.embedding.double(), frozen.head.double(), frozen.draft_ids)
         gradients = [Weights(config, torch.full_like(weights.flat, float("nan"))) for _ in range(2)]
         saw = [objective(weights, each, frozen, pack, 5, 0.8) for each in gradients]
+        again = Weights(config, torch.full_like(weights.flat, float("nan")))
+        checkpointed = objective(weights, again, frozen, pack, 5, 0.8, recompute=True)
+        same = torch.equal(checkpointed.loss, saw[0].loss)
         wide_gradient = Weights(config, torch.zeros_like(wide.flat))
         expected = objective(wide, wide_gradient, wide_frozen, pack, 5, 0.8)
+        rough = Weights(config, torch.full_like(weights.flat, float("nan")))
+        fp8 = objective(weights, rough, frozen, pack, 5, 0.8, fp8=True)
         name = f"{heads}/{kv}x{width}"
+        yield f"fp8 loss {name}", error(fp8.loss, expected.loss)
+        for part, view in rough.named.items():
+            # Four bits instead of eight.
+            yield f"fp8 {part} {name}", error(view, wide_gradient.named[part]) / 16
+        yield f"checkpointed loss {name}", 0.0 if same else float("inf")
+        for part, view in again.named.items():
+            yield f"checkpointed {part} {name}", error(view, wide_gradient.named[part]) / 3
         yield f"step loss {name}", error(saw[0].loss, expected.loss)
         for part, view in gradients[0].named.items():
             # A gradient is a difference of products that were each rounded to bf16.

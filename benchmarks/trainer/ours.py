@@ -1,4 +1,4 @@
-"""Time Aerie's own training step, with data on the GPU and from states files.
+"""Time Aerie's own training step, with data on the GPU and from states files, and in fp8.
 
 python benchmarks/trainer/ours.py --tokens 2048 4096 8192 --out results.jsonl
 """
@@ -14,10 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sizes import CONFIG, DECAY, STEPS, Weights, new_frozen, new_sample, new_weights
+from sizes import (
+    CONFIG,
+    DECAY,
+    STEPS,
+    Weights,
+    new_frozen,
+    new_sample,
+    new_weights,
+    write_states,
+)
 
-from aerie.contracts.states import StatesWriter, write_index
-from aerie.train.data import Located, locate
+from aerie.train.data import Located
 from aerie.train.loader import Loader
 from aerie.train.objective import objective
 from aerie.train.optimizer import AdamW
@@ -31,6 +39,7 @@ class Step:
     """A draft of random weights, trained step by step."""
 
     def __init__(self) -> None:
+        self.fp8 = False
         torch.manual_seed(0)
         self.weights = new_weights(CONFIG, DEVICE)
         self.gradient = Weights.zeros(CONFIG, torch.bfloat16, DEVICE)
@@ -39,7 +48,9 @@ class Step:
         self.optimizer = AdamW(master, self.weights.flat, (0.9, 0.95), 0.0, 0.5)
 
     def __call__(self, pack: Pack) -> torch.Tensor:
-        result = objective(self.weights, self.gradient, self.frozen, pack, STEPS, DECAY)
+        result = objective(
+            self.weights, self.gradient, self.frozen, pack, STEPS, DECAY, fp8=self.fp8
+        )
         self.optimizer.step(self.gradient.flat, result.loss, 1e-4)
         return result.loss
 
@@ -66,20 +77,6 @@ def measure(step: Step, tokens: int, packs: Iterator[Pack]) -> dict[str, Any]:
         "peak_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2),
         "loss": float(loss),
     }
-
-
-def write_states(folder: Path, tokens: int) -> list[Located]:
-    """A part of `FILES` samples in one states file."""
-    sample = new_sample(CONFIG, tokens)
-    index = folder / "states/bench/000/index.json"
-    file = index.parent / "00000.safetensors"
-    lengths = [tokens] * FILES
-    with StatesWriter(file, lengths, CONFIG.aux_width, CONFIG.hidden_size, "bench") as writer:
-        for _ in lengths:
-            writer.add(sample)
-    names = [f"s{number}.0" for number in range(FILES)]
-    write_index(index, {file.name: names}, CONFIG.layers, {}, {})
-    return locate([index])
 
 
 def forget(file: Path) -> None:
@@ -112,6 +109,12 @@ def reading(samples: list[Located], tokens: int) -> dict[str, float]:
     return {"sequential_gb_s": round(sequential, 2), "loader_gb_s": round(loader, 2)}
 
 
+def write(out: Path, line: dict[str, Any]) -> None:
+    """Add one line to the results."""
+    with out.open("a", encoding="utf-8") as lines:
+        lines.write(json.dumps(line) + "\n")
+
+
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--tokens", type=int, nargs="+", default=[2048, 4096, 8192])
@@ -122,15 +125,18 @@ def main() -> None:
         pack = make_pack([new_sample(CONFIG, tokens)], tokens).to(DEVICE)
         found = {"gpu": measure(step, tokens, repeat(pack))}
         with tempfile.TemporaryDirectory() as folder:
-            samples = write_states(Path(folder), tokens)
+            samples = write_states(CONFIG, Path(folder), tokens, FILES)
             loader = Loader([[[sample]] for sample in samples], tokens, DEVICE)
             start = time.perf_counter()
             found["files"] = measure(step, tokens, (packs[0] for packs in loader))
             found["files"]["waited_share"] = loader.waited / (time.perf_counter() - start)
             found["files"] |= reading(samples, tokens)
         for data, result in found.items():
-            with options.out.open("a", encoding="utf-8") as lines:
-                lines.write(json.dumps({"tokens": tokens, "data": data, **result}) + "\n")
+            write(options.out, {"tokens": tokens, "data": data, "fp8": False, **result})
+        step.fp8 = True
+        result = measure(step, tokens, repeat(pack))
+        write(options.out, {"tokens": tokens, "data": "gpu", "fp8": True, **result})
+        step.fp8 = False
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ def table(
                 "ratio": peer and round(mine["tokens_per_s"] / peer["tokens_per_s"], 3),
                 "aerie_peak_gib": mine["peak_gib"],
                 "specforge_peak_gib": peer and peer["peak_gib"],
-                "fp8": False,
+                "fp8": mine["fp8"],
                 "floor": floor.get(mine["tokens"]),
                 "aerie": mine,
                 "specforge": peer,
@@ -105,8 +105,9 @@ def write(out: Path, rows: list[dict[str, Any]]) -> None:
     out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     for row in rows:
         print(
-            row["tokens_per_step"], row["data"], "aerie", row["aerie_tokens_per_s"], "specforge",
-            row["specforge_tokens_per_s"], "ratio", row["ratio"], "floor", row["floor"],
+            row["tokens_per_step"], row["data"], "fp8" if row["fp8"] else "bf16",
+            "aerie", row["aerie_tokens_per_s"], "specforge", row["specforge_tokens_per_s"],
+            "ratio", row["ratio"], "floor", row["floor"],
         )  # fmt: skip
 
 

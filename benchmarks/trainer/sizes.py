@@ -8,7 +8,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from aerie.contracts.draft import DraftConfig
-from aerie.contracts.states import Layers, Sample
+from aerie.contracts.states import Layers, Sample, StatesWriter, write_index
+from aerie.train.data import Located, locate
 from aerie.train.objective import Frozen
 from aerie.train.weights import Weights
 
@@ -47,3 +48,17 @@ def new_sample(config: DraftConfig, tokens: int) -> Sample:
         torch.randn(tokens, config.aux_width, dtype=torch.bfloat16),
         torch.randn(tokens, config.hidden_size, dtype=torch.bfloat16),
     )
+
+
+def write_states(config: DraftConfig, folder: Path, tokens: int, count: int) -> list[Located]:
+    """A part of `count` samples in one states file."""
+    sample = new_sample(config, tokens)
+    index = folder / "states/bench/000/index.json"
+    file = index.parent / "00000.safetensors"
+    lengths = [tokens] * count
+    with StatesWriter(file, lengths, config.aux_width, config.hidden_size, "bench") as writer:
+        for _ in lengths:
+            writer.add(sample)
+    names = [f"s{number}.0" for number in range(count)]
+    write_index(index, {file.name: names}, config.layers, {}, {})
+    return locate([index])

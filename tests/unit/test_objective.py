@@ -127,6 +127,20 @@ def test_equals_the_reference_with_yarn() -> None:
         torch.testing.assert_close(gradient.named[name], parameter.grad, rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.parametrize("steps", [1, 4])
+def test_activation_checkpointing_changes_neither_loss_nor_gradient(steps: int) -> None:
+    draft, samples = make_draft(), make_samples([(4, 8), (3, 6)])
+    whole, gradient = ours(draft, samples, steps=steps)
+    weights, again = Weights.of(CONFIG, draft.state_dict()), Weights(CONFIG, gradient.flat.clone())
+    again.flat.fill_(float("nan"))
+    result = objective(
+        weights, again, make_frozen(), make_pack(samples), steps, DECAY, recompute=True
+    )
+    assert torch.equal(result.loss, whole.loss)
+    for name, view in gradient.named.items():
+        torch.testing.assert_close(again.named[name], view, rtol=1e-10, atol=1e-12)
+
+
 def test_a_shift_by_one_is_seen() -> None:
     """Negative control: the comparison above would notice labels that are one row off."""
     draft, samples = make_draft(), make_samples([(4, 8), (3, 6)])

@@ -15,7 +15,7 @@ KIMI = DraftConfig(
 )  # fmt: skip
 
 
-def tape_bytes(rows: int, supervised: int, steps: int = 7) -> int:
+def tape_bytes(rows: int, supervised: int, steps: int = 7, recompute: bool = False) -> int:
     """Bytes of the tensors of a tape."""
     with torch.device("meta"):
         wide, index = torch.empty(0, dtype=torch.bfloat16), torch.empty(0, dtype=torch.int64)
@@ -32,7 +32,9 @@ def tape_bytes(rows: int, supervised: int, steps: int = 7) -> int:
             answers=(supervised,),
             tokens=rows,
         )
-        tape = new_tape(KIMI, wide.new_empty(KIMI.vocab_size, KIMI.hidden_size), pack, steps, wide)
+        tape = new_tape(
+            KIMI, wide.new_empty(KIMI.vocab_size, KIMI.hidden_size), pack, steps, wide, recompute
+        )
     tensors = [value for value in vars(tape).values() if isinstance(value, torch.Tensor)]
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
@@ -52,3 +54,8 @@ def test_the_documented_bytes_of_a_row_are_those_of_the_tape() -> None:
     )  # fmt: skip
     text = (ROOT / "docs/training.md").read_text(encoding="utf-8")
     assert f"{row:,} /" in text and f"{supervised_row:,} /" in text
+
+
+def test_activation_checkpointing_keeps_the_mlp_of_one_step() -> None:
+    saved = tape_bytes(2048, 1228) - tape_bytes(2048, 1228, recompute=True)
+    assert saved == 1228 * 2 * 6 * (7168 + 2 * 18432)

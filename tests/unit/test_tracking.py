@@ -55,7 +55,7 @@ def test_the_products_that_are_counted_are_those_that_run(tmp_path: Path) -> Non
     trainer = make_trainer(tmp_path, write_samples(tmp_path))
     gradient = Weights.zeros(CONFIG, torch.float32, torch.device("cpu"))
     with FlopCounterMode(display=False) as counter:
-        objective(trainer.weights, gradient, trainer.frozen, pack, steps, 0.8)
+        objective(trainer.layout.weights, gradient, trainer.frozen, pack, steps, 0.8)
     counted = counter.get_flop_counts()["Global"]
     products = sum(
         flops for operation, flops in counted.items()
@@ -130,7 +130,7 @@ def test_a_run_shows_its_figures_and_goes_on_without_trackers_that_fail(
         tracking.close()
     assert caplog.text.count("refuser failed") == caplog.text.count("breaker failed") == 1
     assert "no route to host" in caplog.text and failing.written == 2
-    assert torch.equal(trainer.optimizer.master, plain.optimizer.master)
+    assert torch.equal(trainer.layout.optimizer.master, plain.layout.optimizer.master)
     assert trainer.state["records"] == plain.state["records"]
     lines = read_lines(tmp_path / "shown/tracking.jsonl")
     assert lines[0]["speed/matrix_tflops"] > 0

@@ -55,8 +55,8 @@ def test_a_step_that_is_not_finite_is_skipped_counted_and_named(
     with caplog.at_level("WARNING", logger="aerie"):
         trainer.run()
     assert trainer.state["skipped"] == 1
-    assert float(trainer.optimizer.taken) == len(trainer.schedule) - 1
-    assert torch.isfinite(trainer.optimizer.master).all()
+    assert float(trainer.layout.optimizer.taken) == len(trainer.schedule) - 1
+    assert torch.isfinite(trainer.layout.optimizer.master).all()
     named = trainer.schedule[2].packs[0][0].id
     assert "step 3 skipped" in caplog.text and named in caplog.text
     assert all(record["step"] != 3 for record in trainer.state["records"])
@@ -101,7 +101,7 @@ def test_sigterm_writes_a_checkpoint_and_a_second_run_ends_with_the_same_weights
     assert (tmp_path / "parts/checkpoints/step-000005").is_dir()
     second = make_trainer(tmp_path / "parts", samples)
     second.run()
-    assert torch.equal(second.optimizer.master, whole.optimizer.master)
+    assert torch.equal(second.layout.optimizer.master, whole.layout.optimizer.master)
     assert second.state["records"] == whole.state["records"]
 
 
@@ -124,7 +124,7 @@ def test_out_of_memory_halves_the_packs_once_and_takes_the_same_steps(
         halved.run()
     assert caplog.text.count("packs are cut to 64 tokens") == 1
     torch.testing.assert_close(
-        halved.optimizer.master, whole.optimizer.master, rtol=1e-3, atol=1e-4
+        halved.layout.optimizer.master, whole.layout.optimizer.master, rtol=1e-3, atol=1e-4
     )
 
 
@@ -168,9 +168,9 @@ def test_two_ranks_take_the_same_steps_as_one(samples: list[Located], tmp_path: 
     whole.run()
     done = two_ranks(tmp_path)
     assert done.returncode == 0, done.stderr
-    other = make_trainer(tmp_path / "ranks", samples)
+    other = make_trainer(tmp_path / "ranks", samples, accumulate=2)
     state = load_checkpoint(
-        tmp_path / "ranks/checkpoints", other.state["contract"], other.optimizer
+        tmp_path / "ranks/checkpoints", other.state["contract"], other.layout.restore
     )
     assert state is not None and state["step"] == len(whole.schedule)
     for one, two in zip(whole.state["records"], state["records"], strict=True):
@@ -185,10 +185,10 @@ def test_two_ranks_stop_together_when_one_is_told_to_end(
     """Also where epochs end so often that figures are never read between them."""
     done = two_ranks(tmp_path, "1")
     assert done.returncode and "told to end" in done.stderr
-    other = make_trainer(tmp_path / "ranks", samples)
+    other = make_trainer(tmp_path / "ranks", samples, accumulate=2)
     ends = next(n + 1 for n in range(len(other.schedule)) if other._ends_epoch(n))
     folder = tmp_path / "ranks/checkpoints"
-    state = load_checkpoint(folder, other.state["contract"], other.optimizer)
+    state = load_checkpoint(folder, other.state["contract"], other.layout.restore)
     assert state is not None and state["step"] <= ends
 
 

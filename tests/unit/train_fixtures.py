@@ -67,6 +67,6 @@ def make_trainer(
     ids = torch.arange(VOCAB)
     frozen = Frozen(states, states[:MAP] * 0.3, torch.where(ids < MAP, ids, -1))
     settings = SETTINGS.model_copy(update=changes)
-    contract = {"settings": settings.model_dump(mode="json")}
+    contract = {"settings": settings.recipe(ranks.world)}
     checkpoints = folder / "checkpoints"
     return Trainer(settings, CONFIG, frozen, samples, checkpoints, contract, ranks, tracking)

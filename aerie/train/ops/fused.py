@@ -16,6 +16,7 @@ import triton
 from torch import Tensor
 
 from aerie.train.ops import kernels
+from aerie.train.ops.plain import LARGEST, SMALLEST
 from aerie.train.packing import Segments
 
 _EPS = 1e-8
@@ -63,6 +64,16 @@ def gate_backward_(gate_up: Tensor, grad: Tensor, activated: Tensor) -> None:
     kernels.gate_backward[(rows, triton.cdiv(width, _BLOCK))](
         gate_up, grad, activated, width, block=_BLOCK
     )
+
+
+def quantise(x: Tensor) -> tuple[Tensor, Tensor]:
+    rows, width = x.shape
+    out = torch.empty(rows, width, dtype=torch.float8_e4m3fn, device=x.device)
+    scales = torch.empty(rows, 1, dtype=torch.float32, device=x.device)
+    kernels.quantise[(rows,)](
+        x, out, scales, x.stride(0), width, LARGEST, SMALLEST, block=4096, num_warps=8
+    )
+    return out, scales
 
 
 def attention(

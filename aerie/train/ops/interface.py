@@ -36,6 +36,9 @@ class Operations(Protocol):
     def gate_backward_(self, gate_up: Tensor, grad: Tensor, activated: Tensor) -> None:
         """Put the gradient of `gate_up` in its place, and what `gate` had given in `activated`."""
 
+    def quantise(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """[n, H] as e4m3, contiguous, and the scale of each row [n, 1] that it was divided by."""
+
     def attention(
         self, queries: Tensor, keys: Tensor, values: Tensor, own: Tensor, segments: Segments,
         attended: Tensor, log_total: Tensor,

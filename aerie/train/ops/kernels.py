@@ -63,6 +63,25 @@ def rotate(
 
 
 @triton.jit
+def quantise(
+    x, out, scales, stride, width, largest, smallest, block: tl.constexpr,
+):  # fmt: skip
+    """One row a program, which it reads twice: the largest element, then all by that scale."""
+    row = tl.program_id(0).to(tl.int64)
+    tops = tl.zeros([block], tl.float32)
+    for start in range(0, width, block):
+        at = start + tl.arange(0, block)
+        value = tl.load(x + row * stride + at, at < width, 0).to(tl.float32)
+        tops = tl.maximum(tops, tl.abs(value))
+    scale = tl.maximum(tl.max(tops, 0), smallest) / largest
+    tl.store(scales + row, scale)
+    for start in range(0, width, block):
+        at = start + tl.arange(0, block)
+        value = tl.load(x + row * stride + at, at < width, 0).to(tl.float32)
+        tl.store(out + row * width + at, (value / scale).to(tl.float8e4nv), at < width)
+
+
+@triton.jit
 def gate(gate_up, out, width, block: tl.constexpr):
     """out = silu(gate) * up, one block of one row a program."""
     row = tl.program_id(0).to(tl.int64)

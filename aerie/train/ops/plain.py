@@ -7,6 +7,8 @@ from torch.nn import functional as F
 from aerie.train.packing import Segments
 
 _EPS = 1e-8
+# The largest number of e4m3; and a row of less than this is as good as zero.
+LARGEST, SMALLEST = 448.0, 1e-30
 
 
 def wide(x: Tensor) -> Tensor:
@@ -57,6 +59,12 @@ def gate_backward_(gate_up: Tensor, grad: Tensor, activated: Tensor) -> None:
     torch.mul(silu, up, out=activated)
     gated.copy_(grad * up * share * (1 + gated - silu))
     up.copy_(grad * silu)
+
+
+def quantise(x: Tensor) -> tuple[Tensor, Tensor]:
+    rows = x.float()
+    scales = rows.abs().amax(1, keepdim=True).clamp_(min=SMALLEST) / LARGEST
+    return (rows / scales).to(torch.float8_e4m3fn), scales
 
 
 def attention(
