@@ -11,6 +11,7 @@ import yaml
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
 from aerie.config_errors import describe
+from aerie.contracts.codecs import Codec
 from aerie.engines.sglang.settings import SglangSettings
 from aerie.errors import ConfigError
 from aerie.scaling.settings import MapStudySettings, ScalingSettings
@@ -202,7 +203,9 @@ class StatesSettings(Section):
         "indices into output_hidden_states; default [2, N//2, N-3]",
         "give three ascending layers between 1 and N-1, or leave the key out",
     )
-    codec: Literal["bf16"] = _field("bf16", "how states are stored")
+    codec: Codec = _field(
+        "bf16", "how states are stored: as captured, or in fp8 with half the bytes"
+    )
     batch_tokens: int = _field(4096, "tokens of one forward pass", ge=64)
     file_bytes: int = _field(2_000_000_000, "size of one states file, about", ge=1_000_000)
 

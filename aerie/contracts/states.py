@@ -1,16 +1,18 @@
 """States: hidden states of prompt + response, in safetensors files that are written in place.
 
 A file holds `token_ids` int32 [T], `loss_mask` uint8 [T], `offsets` int64 [n+1], `aux` bf16
-[T, A*H] and `last` bf16 [T, H], samples back to back and never padded. Its header carries the key
-of its content and an xxh3-128 of each tensor, so that a file vouches for itself before the part's
-`index.json`, written last, exists. Layout: https://github.com/huggingface/safetensors#format.
+[T, A*H] and `last` bf16 [T, H], samples back to back and never padded. With the codec fp8 these two
+are e4m3, and `aux_scale` float32 [T, A] and `last_scale` float32 [T, 1] are beside them. Its header
+carries the key of its content and an xxh3-128 of each tensor, so that a file vouches for itself
+before the part's `index.json`, written last, exists.
+Layout: https://github.com/huggingface/safetensors#format.
 """
 
 import json
 import os
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
@@ -19,14 +21,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xxhash
 
-from aerie.contracts import VERSIONS
+from aerie.contracts import VERSIONS, codecs
+from aerie.contracts.codecs import Codec
 from aerie.errors import ConfigError, ContractError
 from aerie.files import digest_json, fsync_directory, read_json, write_json
 
 if TYPE_CHECKING:
     import torch
 
-_DTYPE_BYTES = {"I32": 4, "U8": 1, "I64": 8, "BF16": 2}
+_DTYPE_BYTES = {"I32": 4, "U8": 1, "I64": 8, "BF16": 2, "F32": 4, "F8_E4M3": 1}
 _ALIGNMENT = 64
 _NO_DIGEST = "0" * 32
 
@@ -73,12 +76,32 @@ def choose_layers(count: int, wanted: Iterable[int] | None = None) -> Layers:
 
 @dataclass(frozen=True)
 class Sample:
-    """One sample of a states file: int32 [t], uint8 [t], bf16 [t, A*H] and bf16 [t, H]."""
+    """One sample of a states file: int32 [t], uint8 [t], bf16 [t, A*H] and bf16 [t, H].
+
+    As stored with fp8, states are e4m3 and scales float32 [t, A] and [t, 1]; else there are none.
+    """
 
     token_ids: "torch.Tensor"
     loss_mask: "torch.Tensor"
     aux: "torch.Tensor"
     last: "torch.Tensor"
+    aux_scale: "torch.Tensor | None" = None
+    last_scale: "torch.Tensor | None" = None
+
+    def encoded(self) -> "Sample":
+        """The same with states in fp8; the layers are as wide as `last`."""
+        width = self.last.shape[1]
+        aux, aux_scale = codecs.encode(self.aux, width)
+        last, last_scale = codecs.encode(self.last, width)
+        return replace(self, aux=aux, last=last, aux_scale=aux_scale, last_scale=last_scale)
+
+    def decoded(self) -> "Sample":
+        """The same with states in bf16."""
+        if self.aux_scale is None or self.last_scale is None:
+            return self
+        aux = codecs.decode(self.aux, self.aux_scale)
+        last = codecs.decode(self.last, self.last_scale)
+        return Sample(self.token_ids, self.loss_mask, aux, last)
 
 
 def shifted(tokens: "torch.Tensor", by: int) -> "torch.Tensor":
@@ -92,9 +115,13 @@ def shifted(tokens: "torch.Tensor", by: int) -> "torch.Tensor":
     return torch.cat((tokens[by:], torch.zeros_like(tokens[:by])))
 
 
-def token_bytes(aux_width: int, last_width: int) -> int:
+def token_bytes(aux_width: int, last_width: int, codec: Codec = "bf16") -> int:
     """Bytes of one token in a states file."""
-    return _DTYPE_BYTES["BF16"] * (aux_width + last_width) + _DTYPE_BYTES["I32"] + 1
+    rest = _DTYPE_BYTES["I32"] + _DTYPE_BYTES["U8"]
+    if codec == "bf16":
+        return _DTYPE_BYTES["BF16"] * (aux_width + last_width) + rest
+    scales = _DTYPE_BYTES["F32"] * (aux_width // last_width + 1)
+    return _DTYPE_BYTES["F8_E4M3"] * (aux_width + last_width) + scales + rest
 
 
 def file_key(samples: list[tuple[list[int], list[int]]], provenance: dict[str, Any]) -> str:
@@ -109,21 +136,28 @@ def file_key(samples: list[tuple[list[int], list[int]]], provenance: dict[str, A
 class StatesWriter:
     """Writes one states file; it appears under its name only when every sample is in it.
 
-    Use as a context manager and call `add` once for each of `lengths`, in order.
+    Use as a context manager and call `add` once for each of `lengths`, in order. Samples are given
+    in bf16, whatever the codec.
     """
 
     def __init__(
-        self, path: Path, lengths: list[int], aux_width: int, last_width: int, key: str
-    ) -> None:
+        self, path: Path, lengths: list[int], aux_width: int, last_width: int, key: str,
+        codec: Codec = "bf16",
+    ) -> None:  # fmt: skip
         total = sum(lengths)
-        self.path, self._lengths, self._key = path, lengths, key
+        self.path, self._lengths, self._key, self._codec = path, lengths, key, codec
+        states = "BF16" if codec == "bf16" else "F8_E4M3"
+        self._widths = {"aux": aux_width, "last": last_width}
         self._shapes: dict[str, tuple[str, tuple[int, ...]]] = {
-            "aux": ("BF16", (total, aux_width)),
-            "last": ("BF16", (total, last_width)),
+            "aux": (states, (total, aux_width)),
+            "last": (states, (total, last_width)),
             "loss_mask": ("U8", (total,)),
             "offsets": ("I64", (len(lengths) + 1,)),
             "token_ids": ("I32", (total,)),
         }
+        if codec != "bf16":
+            self._shapes["aux_scale"] = ("F32", (total, aux_width // last_width))
+            self._shapes["last_scale"] = ("F32", (total, 1))
         self._hashes = {name: xxhash.xxh3_128() for name in self._shapes}
         self._positions, self._data_bytes = _positions(self._shapes)
         self._data_start = len(self._header({}))
@@ -156,19 +190,19 @@ class StatesWriter:
         """
         import torch
 
-        dtypes = {
-            "token_ids": torch.int32,
-            "loss_mask": torch.uint8,
-            "aux": torch.bfloat16,
-            "last": torch.bfloat16,
+        announced: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {
+            "token_ids": (torch.int32, ()),
+            "loss_mask": (torch.uint8, ()),
+            "aux": (torch.bfloat16, (self._widths["aux"],)),
+            "last": (torch.bfloat16, (self._widths["last"],)),
         }
         if self._next == len(self._lengths):
             raise ContractError(f"{self.path}: more samples than announced", expected=self._next)
         length = self._lengths[self._next]
-        for name, dtype in dtypes.items():
+        for name, (dtype, width) in announced.items():
             tensor = getattr(sample, name)
             saw = (tensor.dtype, *tensor.shape)
-            expected = (dtype, length, *self._shapes[name][1][1:])
+            expected = (dtype, length, *width)
             if saw != expected:
                 raise ContractError(
                     f"{self.path}: {name} of sample {self._next} has the wrong shape or dtype",
@@ -176,8 +210,10 @@ class StatesWriter:
                     expected=expected,
                     remedy="the engine lost rows or captured other layers: see docs/states.md",
                 )
-            raw = tensor.detach().contiguous()
-            raw = raw.view(torch.int16) if dtype == torch.bfloat16 else raw
+        stored = sample if self._codec == "bf16" else sample.encoded()
+        for name in self._shapes.keys() - {"offsets"}:
+            # numpy knows neither bf16 nor fp8.
+            raw = getattr(stored, name).detach().contiguous().view(torch.uint8)
             self._write(name, raw.numpy().data)
         self._next += 1
 
@@ -261,6 +297,7 @@ class StatesFile:
             self._file: Any = safe_open(path, framework="pt")
             self.metadata: dict[str, str] = self._file.metadata() or {}
             self.offsets: list[int] = self._file.get_tensor("offsets").tolist()
+            self._names = set(self._file.keys())
         except (OSError, SafetensorError) as error:
             raise ContractError(
                 f"{path} is not a whole states file",
@@ -281,10 +318,14 @@ class StatesFile:
         return (self[index] for index in range(len(self)))
 
     def __getitem__(self, index: int) -> Sample:
+        return self.stored(index).decoded()
+
+    def stored(self, index: int) -> Sample:
+        """A sample as it lies in the file: a GPU decodes faster than what reads it."""
         index = range(len(self))[index]
         start, end = self.offsets[index], self.offsets[index + 1]
-        names = ("token_ids", "loss_mask", "aux", "last")
-        return Sample(*(self._file.get_slice(name)[start:end] for name in names))
+        names = self._names - {"offsets"}
+        return Sample(**{name: self._file.get_slice(name)[start:end] for name in names})
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of one tensor, without reading it."""

@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+from aerie.contracts.codecs import Codec
 from aerie.contracts.states import token_bytes
 from aerie.errors import GateError
 
@@ -10,7 +11,13 @@ _GB = 1e9
 
 
 def check_disk(
-    folder: Path, tokens: int, layers: int, hidden_size: int, free: int | None = None
+    folder: Path,
+    tokens: int,
+    layers: int,
+    hidden_size: int,
+    *,
+    codec: Codec = "bf16",
+    free: int | None = None,
 ) -> None:
     """Check that the states of `tokens` tokens fit where `folder` lies.
 
@@ -20,13 +27,17 @@ def check_disk(
     Raises:
         GateError: they do not fit; it lists the options and what each saves.
     """
-    each = token_bytes(layers * hidden_size, hidden_size)
+    each = token_bytes(layers * hidden_size, hidden_size, codec)
     needed = tokens * each
     free = free_bytes(folder) if free is None else free
     if needed <= free:
         return
     fitting = free // each
-    fp8 = tokens * (each - (layers + 1) * (hidden_size - 4))
+    fp8 = tokens * token_bytes(layers * hidden_size, hidden_size, "fp8")
+    smaller = "" if codec == "fp8" else (
+        f"    - `states.codec: fp8`: needs {fp8 / _GB:,.1f} GB, saves "
+        f"{(needed - fp8) / _GB:,.1f} GB{'' if fp8 <= free else ', not enough alone'}\n"
+    )  # fmt: skip
     raise GateError(
         "disk",
         f"the states do not fit into {folder}",
@@ -36,8 +47,7 @@ def check_disk(
         f"    - fewer tokens: {fitting:,} fit ({fitting / tokens:.0%}); lower the takes or "
         f"max_new_tokens, saves {(needed - fitting * each) / _GB:,.1f} GB\n"
         f"    - a larger disk: {(needed - free) / _GB:,.1f} GB more, or another `work` folder\n"
-        f"    - codec fp8 (a later version): needs {fp8 / _GB:,.1f} GB, saves "
-        f"{(needed - fp8) / _GB:,.1f} GB{'' if fp8 <= free else ', not enough alone'}\n"
+        f"{smaller}"
         "    - rolling capture (a later version): holds only the parts in training",
     )
 

@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass
 
 from aerie.config import Config, DatasetSettings, ResponsesSettings, Shape
+from aerie.contracts.codecs import Codec
 from aerie.plan.accept import Forecast, Point, forecast
 from aerie.plan.facts import DatasetFacts, Facts
 from aerie.plan.known import KNOWN
@@ -60,9 +61,9 @@ class Entry:
 class Storage:
     """Bytes. `states` by codec; `present` are already written, `drafts` hold checkpoints too."""
 
-    codec: str
-    bytes_per_token: dict[str, int]
-    states: dict[str, Range]
+    codec: Codec
+    bytes_per_token: dict[Codec, int]
+    states: dict[Codec, Range]
     responses: Range
     responses_basis: str
     drafts: int
@@ -70,12 +71,12 @@ class Storage:
     present: int
     free: int
 
-    def needed(self, codec: str) -> Range:
+    def needed(self, codec: Codec) -> Range:
         """What has still to be written with `codec`."""
         all_of_it = Range.total([self.states[codec], self.responses, Range.exactly(self.drafts)])
         return all_of_it.less(self.present)
 
-    def fits(self, codec: str) -> bool:
+    def fits(self, codec: Codec) -> bool:
         """Whether that is free, as far as it is expected."""
         return self.needed(codec).expected <= self.free
 

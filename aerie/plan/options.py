@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from aerie.config import Config
 from aerie.plan.estimate import Plan, estimate
 from aerie.plan.facts import Facts
-from aerie.plan.storage import BUILT
 
 _SHORTEST_ANSWER = 256
 # One part is trained on while the next one is captured.
@@ -160,7 +159,6 @@ def _codecs(config: Config, facts: Facts, plan: Plan) -> Iterator[Option]:
                 round(saved),
                 0.0,
                 storage.fits(codec),
-                built=codec in BUILT,
             )
 
 

@@ -9,7 +9,6 @@ from rich.text import Text
 from aerie.plan.estimate import ESTIMATE, MEASURED, Entry, Plan, Work
 from aerie.plan.lengths import Range
 from aerie.plan.options import Option, Problem, tb
-from aerie.plan.storage import BUILT
 from aerie.report.text import DASH, decimal, integer, percent, plural, times
 
 _LEFT, _RIGHT = ":--", "--:"
@@ -96,7 +95,7 @@ def _summary(plan: Plan) -> Iterator[tuple[str, str, str, str]]:
     yield "tokens", _short(tokens.expected), _span(tokens, _short), plan.basis
     for codec, states in storage.states.items():
         fits = "fits" if storage.fits(codec) else "does not fit"
-        note = f"{fits} into {tb(storage.free)}" + _unbuilt(codec in BUILT)
+        note = f"{fits} into {tb(storage.free)}"
         yield f"states, {codec}", tb(states.expected), _span(states, tb), note
     for work in plan.work:
         if work.tokens and work.hours:
@@ -241,7 +240,7 @@ def _disk(plan: Plan) -> Iterator[str]:
     head = ("codec", "bytes a token", "states", "range", "still to be written, in all", "")
     rows = (
         (
-            codec + (" **(chosen)**" if codec == storage.codec else "") + _unbuilt(codec in BUILT),
+            codec + (" **(chosen)**" if codec == storage.codec else ""),
             integer(storage.bytes_per_token[codec]),
             tb(states.expected),
             _span(states, tb),

@@ -94,7 +94,7 @@ def capture_part(
         "codec": settings.codec,
     }
     widths = (len(layers.hf_hidden_states) * model.hidden_size, model.hidden_size)
-    per_file = settings.file_bytes // token_bytes(*widths)
+    per_file = settings.file_bytes // token_bytes(*widths, settings.codec)
     pieces = _cut(read_responses(table), per_file, out.parent, provenance)
     # The old index would vouch for files that are about to change.
     out.unlink(missing_ok=True)
@@ -102,9 +102,15 @@ def capture_part(
     _remove_others(out.parent, {piece.path for piece in pieces} - {p.path for p in missing})
     if missing:
         tokens = sum(sum(piece.lengths) for piece in missing)
-        check_disk(out.parent, tokens, len(layers.hf_hidden_states), model.hidden_size)
+        check_disk(
+            out.parent,
+            tokens,
+            len(layers.hf_hidden_states),
+            model.hidden_size,
+            codec=settings.codec,
+        )
         kept = sum(sum(piece.lengths) for piece in pieces) - tokens
-        job = _Job(model, layers, settings.batch_tokens, greedy, threads, engine)
+        job = _Job(model, layers, settings, greedy, threads, engine)
         job.run(missing, kept, f"states {out.parent.parent.name}/{out.parent.name}")
     write_index(
         out,
@@ -190,7 +196,7 @@ class _Job:
 
     target: Target
     layers: Layers
-    batch_tokens: int
+    settings: StatesSettings
     greedy: bool
     threads: int
     engine: str
@@ -242,7 +248,9 @@ class _Job:
         rows: list[torch.Tensor] = []
         answers: list[int] = []
         probes = _probes(piece.responses)
-        with StatesWriter(piece.path, piece.lengths, *widths, piece.key) as writer:
+        with StatesWriter(
+            piece.path, piece.lengths, *widths, piece.key, self.settings.codec
+        ) as writer:
             own = islice(captured, len(piece.responses))
             for number, (response, states) in enumerate(zip(piece.responses, own, strict=True)):
                 writer.add(_sample(response, states))
@@ -270,10 +278,10 @@ class _Job:
     def _batched(self, engine: "Engine", piece: _Piece, progress: Progress) -> "Iterator[Captured]":
         """States of the piece's responses, by batches of its own: the same ones in every run."""
         ids = piece.token_ids
-        for window in _grouped(piece.lengths, _WINDOW_BATCHES * self.batch_tokens):
+        for window in _grouped(piece.lengths, _WINDOW_BATCHES * self.settings.batch_tokens):
             found: dict[int, Captured] = {}
             lengths = {index: len(ids[index]) for index in window}
-            for numbers in _batches(lengths, self.batch_tokens):
+            for numbers in _batches(lengths, self.settings.batch_tokens):
                 batch = [ids[index] for index in numbers]
                 captured = engine.capture(batch, self.layers)
                 check_batch(captured, batch, self.layers, self.target.hidden_size)

@@ -89,7 +89,10 @@ def open_states(file: Path) -> StatesFile:
 
 
 def read_pack(samples: Sequence[Located], rows_at_least: int = 0, pinned: bool = False) -> Pack:
-    """Read the samples and lay them back to back, padded to `rows_at_least`."""
+    """Read the samples and lay them back to back, padded to `rows_at_least`.
+
+    States are as they are stored: `Pack.to` decodes them, where they are needed.
+    """
     return make_pack([_read(sample) for sample in samples], rows_at_least, pinned)
 
 
@@ -106,4 +109,4 @@ def packs_in_order(samples: Sequence[Located], budget: int) -> Iterator[Pack]:
 
 
 def _read(sample: Located) -> Sample:
-    return open_states(sample.file)[sample.index]
+    return open_states(sample.file).stored(sample.index)

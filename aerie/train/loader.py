@@ -69,7 +69,7 @@ class Loader:
     def _read(self, step: Sequence[Sequence[Located]]) -> _Read:
         packs = [read_pack(samples, self._budget, self._stream is not None) for samples in step]
         if self._stream is None:
-            return _Read(packs, None)
+            return _Read([pack.to(self._device) for pack in packs], None)
         with torch.cuda.stream(self._stream):
             moved = [pack.to(self._device) for pack in packs]
             there = torch.cuda.Event()

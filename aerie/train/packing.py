@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from aerie.contracts.codecs import decode
 from aerie.contracts.states import Sample, shifted
 
 _SUPERVISED_MULTIPLE = 128
@@ -57,6 +58,8 @@ class Pack:
     p+1; remaining int64 [s], supervised rows after this one in its sample. `answers` holds the
     number of supervised rows of each sample, `tokens` that of all rows; both without padding.
 
+    States that are stored in fp8 have scales beside them until the pack is on its device.
+
     Packs are padded to few shapes, since kernels are made anew for each. A supervised row of
     padding stands for row 0 and has -1 rows remaining: it sees nothing, and no one sees it.
     """
@@ -71,6 +74,8 @@ class Pack:
     segments: Segments
     answers: tuple[int, ...]
     tokens: int
+    aux_scale: Tensor | None = None
+    teacher_scale: Tensor | None = None
 
     def active(self, step: int) -> Tensor:
         """Which supervised rows have their label at `step` inside their sample, bool [s]."""
@@ -86,7 +91,10 @@ class Pack:
         return [each for each in everything if isinstance(each, Tensor)]
 
     def to(self, device: torch.device) -> "Pack":
-        """The pack with every tensor on `device`; the host does not wait for pinned memory."""
+        """The pack with every tensor on `device` and its states in bf16.
+
+        The host does not wait for pinned memory.
+        """
 
         def moved(owner: object) -> dict[str, Any]:
             return {
@@ -95,7 +103,19 @@ class Pack:
                 if isinstance(value, Tensor) and name != "visible"
             }
 
-        return replace(self, **moved(self), segments=replace(self.segments, **moved(self.segments)))
+        segments = replace(self.segments, **moved(self.segments))
+        return replace(self, **moved(self), segments=segments)._decoded()
+
+    def _decoded(self) -> "Pack":
+        if self.aux_scale is None or self.teacher_scale is None:
+            return self
+        return replace(
+            self,
+            aux=decode(self.aux, self.aux_scale),
+            teacher=decode(self.teacher, self.teacher_scale),
+            aux_scale=None,
+            teacher_scale=None,
+        )
 
 
 def supervised_rows(loss_mask: Tensor) -> Tensor:
@@ -124,19 +144,26 @@ def make_pack(samples: Sequence[Sample], rows_at_least: int = 0, pinned: bool = 
         out[: len(whole)] = whole
         return out
 
+    def of_rows(name: str) -> Tensor:
+        each = [getattr(sample, name)[:n] for sample, n in zip(samples, rows, strict=True)]
+        return _states(each, count, pinned)
+
+    def of_answers(name: str) -> Tensor:
+        found = ((getattr(sample, name), n) for sample, n in zip(samples, answers, strict=True))
+        # Row p learns from the state at p+1, and the last row is two before the end.
+        return _states(
+            [states[len(states) - n - 1 : -1] for states, n in found], supervised, pinned
+        )
+
+    scaled = samples[0].aux_scale is not None
     keys, queries = [*rows, count - sum(rows)], [*answers, supervised - sum(answers)]
     return Pack(
-        aux=_states((s.aux[:n] for s, n in zip(samples, rows, strict=True)), count, pinned),
+        aux=of_rows("aux"),
         token_ids=joined((shifted(i, 1)[:n] for i, n in zip(ids, rows, strict=True)), count),
         positions=joined((torch.arange(n) for n in rows), count),
         supervised=joined((f + s for f, s in zip(found, starts, strict=True)), supervised),
         labels=joined((shifted(i, 2)[f] for i, f in zip(ids, found, strict=True)), supervised),
-        # Row p learns from the state at p+1, and the last row is two before the end.
-        teacher=_states(
-            (s.last[len(s.last) - n - 1 : -1] for s, n in zip(samples, answers, strict=True)),
-            supervised,
-            pinned,
-        ),
+        teacher=of_answers("last"),
         remaining=joined((torch.arange(n - 1, -1, -1) for n in answers), supervised, -1),
         segments=Segments(
             torch.tensor([0, *accumulate(keys)], dtype=torch.int32),
@@ -147,14 +174,15 @@ def make_pack(samples: Sequence[Sample], rows_at_least: int = 0, pinned: bool = 
         ),
         answers=answers,
         tokens=sum(rows),
+        aux_scale=of_rows("aux_scale") if scaled else None,
+        teacher_scale=of_answers("last_scale") if scaled else None,
     )
 
 
-def _states(parts: Iterable[Tensor], rows: int, pinned: bool) -> Tensor:
-    some, *others = parts
-    out = torch.empty(rows, some.shape[1], dtype=some.dtype, pin_memory=pinned)
+def _states(parts: Sequence[Tensor], rows: int, pinned: bool) -> Tensor:
+    out = torch.empty(rows, parts[0].shape[1], dtype=parts[0].dtype, pin_memory=pinned)
     end = 0
-    for part in (some, *others):
+    for part in parts:
         out[end : end + len(part)] = part
         end += len(part)
     out[end:] = 0

@@ -12,9 +12,10 @@ import torch
 import aerie.engines
 import aerie.states.run
 from aerie.config import StatesSettings
+from aerie.contracts.codecs import Codec
 from aerie.contracts.responses import AnswerSource, Response, write_responses
 from aerie.contracts.sidecar import write_sidecar
-from aerie.contracts.states import Layers, StatesFile, damage, token_bytes
+from aerie.contracts.states import Layers, Sample, StatesFile, damage, token_bytes
 from aerie.engines.base import Captured, Engine, Request
 from aerie.engines.transformers.load import TransformersEngine
 from aerie.errors import ContractError, GateError
@@ -84,14 +85,37 @@ def write_part(work: Path, responses: list[Response]) -> Path:
     return sidecar
 
 
-def run(work: Path, target: Target, responses: list[Response], greedy: bool = True) -> Path:
-    settings = StatesSettings(batch_tokens=64)
-    each = token_bytes(3 * target.hidden_size, target.hidden_size)
+def run(
+    work: Path,
+    target: Target,
+    responses: list[Response],
+    greedy: bool = True,
+    codec: Codec = "bf16",
+) -> Path:
+    settings = StatesSettings(batch_tokens=64, codec=codec)
+    each = token_bytes(3 * target.hidden_size, target.hidden_size, codec)
     small = settings.model_copy(update={"file_bytes": TOKENS_PER_FILE * each})
     out = work / "states" / "d" / "000" / "index.json"
     sidecar = write_part(work, responses)
     capture_part(sidecar, target.folder / "target.json", small, "transformers", out, greedy=greedy)
     return out
+
+
+def test_another_codec_is_another_part(
+    tmp_path: Path, tiny_target: Target, watched: Watched, answered: list[Response]
+) -> None:
+    exact = [*states_of(run(tmp_path, tiny_target, answered))]
+    index = run(tmp_path, tiny_target, answered, codec="fp8")
+    assert watched.sequences == 2 * len(answered)
+    assert read_json(index)["provenance"]["codec"] == "fp8"
+    for before, after in zip(exact, states_of(index), strict=True):
+        assert torch.equal(before.encoded().decoded().aux, after.aux)
+        assert torch.equal(before.encoded().decoded().last, after.last)
+
+
+def states_of(index: Path) -> Iterator[Sample]:
+    for name in read_json(index)["files"]:
+        yield from StatesFile(index.parent / name)
 
 
 def digests(index: Path) -> dict[str, str]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from aerie.contracts.codecs import Codec
 from aerie.contracts.draft import DraftConfig
 from aerie.contracts.states import Layers, Sample, StatesWriter, write_index
 from aerie.train.data import Located, locate
@@ -36,14 +37,15 @@ SETTINGS = DraftSettings(
 ALONE = Ranks(0, 1, torch.device("cpu"))
 
 
-def write_samples(folder: Path, count: int = 40) -> list[Located]:
+def write_samples(folder: Path, count: int = 40, codec: Codec = "bf16") -> list[Located]:
     """States of a target that counts in fives, in a part of one file."""
     generator = torch.Generator().manual_seed(0)
     states = torch.randn(VOCAB, CONFIG.hidden_size, generator=generator)
     lengths = [int(torch.randint(12, 40, (), generator=generator)) for _ in range(count)]
     index = folder / "states/tiny/000/index.json"
     file = index.parent / "00000.safetensors"
-    with StatesWriter(file, lengths, CONFIG.aux_width, CONFIG.hidden_size, "key") as writer:
+    widths = (CONFIG.aux_width, CONFIG.hidden_size)
+    with StatesWriter(file, lengths, *widths, "key", codec) as writer:
         for length in lengths:
             start = int(torch.randint(MAP, (), generator=generator))
             ids = ((start + 5 * torch.arange(length)) % MAP).int()

@@ -1,0 +1,40 @@
+"""How a states file stores hidden states: `bf16` as they are, `fp8` with a scale for each block.
+
+A block is one state: the H values of one layer at one token. What is lost is the rounding to e4m3
+(three bits of mantissa: 1 in 16 at most, 2.7 % of the norm) and to bf16 when it is decoded.
+Format: https://arxiv.org/abs/2209.05433, E4M3 without infinities.
+"""
+
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import torch
+
+Codec = Literal["bf16", "fp8"]
+SCALE_BYTES = 4
+_E4M3_MAX = 448.0
+# A block of zeros has a scale too.
+_LEAST_SCALE = 2.0**-100
+
+
+def encode(states: "torch.Tensor", width: int) -> "tuple[torch.Tensor, torch.Tensor]":
+    """fp8 e4m3 [t, n*width] and scales float32 [t, n] of bf16 `states` [t, n*width].
+
+    The largest value of a block becomes the largest of e4m3, whose normal range reaches down to 1
+    in 28,672 of that: one dimension may be thousands of times the others.
+    """
+    import torch
+
+    blocks = states.unflatten(1, (-1, width)).float()
+    largest = blocks.abs().amax(dim=2, keepdim=True)
+    # A scale that is a bf16 itself, so that a GPU decodes in bf16.
+    scales = (largest / _E4M3_MAX).clamp(min=_LEAST_SCALE).bfloat16().float()
+    return (blocks / scales).flatten(1).to(torch.float8_e4m3fn), scales.squeeze(2)
+
+
+def decode(values: "torch.Tensor", scales: "torch.Tensor") -> "torch.Tensor":
+    """bf16 [t, n*width] from what `encode` gave, on the device where it is."""
+    import torch
+
+    blocks: torch.Tensor = values.to(torch.bfloat16).unflatten(1, (scales.shape[1], -1))
+    return blocks.mul(scales.to(torch.bfloat16).unsqueeze(2)).flatten(1)
