@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from aerie.config_errors import describe
 from aerie.engines.sglang.settings import SglangSettings
 from aerie.errors import ConfigError
-from aerie.scaling.settings import MapStudySettings, ScalingSettings
+from aerie.scaling.settings import MapStudySettings, MixStudySettings, ScalingSettings
 from aerie.section import Section
 from aerie.section import key as _field
 from aerie.train.settings import DraftSettings, TrackingSettings
@@ -320,6 +320,7 @@ class Config(Section):
     bench: BenchSettings
     scaling: ScalingSettings = ScalingSettings()
     map_study: MapStudySettings = MapStudySettings()
+    mix_study: MixStudySettings = MixStudySettings()
     plan: PlanSettings = PlanSettings()
     scout: ScoutSettings = ScoutSettings()
 
