@@ -99,6 +99,17 @@ scout: $(VENV)/run.done config-exists ## what the Hub holds for each category of
 	@$(RUN) flock .snakemake/scout.lock $(SNAKEMAKE) $(CONFIG) --nolock --cores 10 $(ARGS) \
 	  --forcerun scout_category -- scout
 
+STUDY = @$(LOCKED) $(LAUNCH) $(SNAKEMAKE) $(CONFIG) --nolock $(ARGS) --
+
+scaling: $(READY) config-exists ## after a build: whether more data would help
+	$(STUDY) scaling
+
+map-study: $(READY) config-exists ## after a build: whether another size of the map would
+	$(STUDY) map_study
+
+mix-study: $(READY) config-exists ## after a build: which dataset helps which domain
+	$(STUDY) mix_study
+
 verify: $(VENV)/run.done ## read every artifact under WORK again and name what is damaged
 	@$(BIN)/python -m aerie verify $(WORK) $(ARGS)
 
@@ -214,5 +225,5 @@ config-exists:
 	  echo '$(CONFIG) does not exist; name a configuration: make all CONFIG=demo/config.yaml' >&2; \
 	  exit 1; }
 
-.PHONY: help demo all scaling map-study docker-all doctor lock-check images images-lock test-cluster test-containers plan dry-run scout verify clean test test-unit test-workflow test-engine test-sglang lint format setup \
+.PHONY: help demo all scaling map-study mix-study docker-all doctor lock-check images images-lock test-cluster test-containers plan dry-run scout verify clean test test-unit test-workflow test-engine test-sglang lint format setup \
   setup-dev config-exists

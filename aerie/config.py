@@ -14,7 +14,7 @@ from aerie.config_errors import describe
 from aerie.contracts.codecs import Codec
 from aerie.engines.sglang.settings import SglangSettings
 from aerie.errors import ConfigError
-from aerie.scaling.settings import MapStudySettings, ScalingSettings
+from aerie.scaling.settings import MapStudySettings, MixStudySettings, ScalingSettings
 from aerie.section import Section
 from aerie.section import key as _field
 from aerie.train.settings import DraftSettings, TrackingSettings
@@ -323,6 +323,7 @@ class Config(Section):
     bench: BenchSettings
     scaling: ScalingSettings = ScalingSettings()
     map_study: MapStudySettings = MapStudySettings()
+    mix_study: MixStudySettings = MixStudySettings()
     plan: PlanSettings = PlanSettings()
     scout: ScoutSettings = ScoutSettings()
 

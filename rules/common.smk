@@ -37,7 +37,7 @@ def checked(config):
 
 CONFIG = checked(config)
 DATASETS = list(CONFIG.datasets)
-# The run whose recipe the scaling and the map study follow.
+# The run whose recipe the studies follow.
 SCALED = next(iter(CONFIG.drafts))
 FROM_HUB = [name for name, entry in CONFIG.datasets.items() if entry.hub]
 # Prompts that must not be trained on.

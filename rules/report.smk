@@ -71,6 +71,7 @@ rule report:
         # A study is made when it is asked for; one that is there belongs on the page.
         scaling=made("scaling/scaling.json"),
         map_study=made("map_study/map_study.json"),
+        mix_study=made("mix_study/mix_study.json"),
         template=["aerie/report/page.html.j2", "aerie/report/page.css"],
         code=code("report"),
     output:
@@ -85,7 +86,7 @@ rule report:
         image=recipe(),
         studies=lambda wildcards, input: " ".join(
             f"--{name.replace('_', '-')} {shlex.quote(str(file))}"
-            for name in ("scaling", "map_study")
+            for name in ("scaling", "map_study", "mix_study")
             for file in input.get(name) or []
         ),
     shell:

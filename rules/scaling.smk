@@ -1,8 +1,9 @@
-"""Scaling: whether more data would help. Map study: whether another size of the map would.
+"""Scaling: whether more data would help. Map study: whether another size of the map would. Mix study:
+which dataset helps which domain.
 
 INPUT: the manifest of all states, the map, the draft. OUTPUT: <results>/scaling/scaling.json,
-<results>/map_study/map_study.json. Not a part of a build: `make scaling` and `make map-study` ask for
-them. States are read where they lie. The recipe is that of the first run of `drafts`, whose draft is
+<results>/map_study/map_study.json, <results>/mix_study/mix_study.json. Not a part of a build: `make
+scaling`, `make map-study` and `make mix-study` ask for them. States are read where they lie. The recipe is that of the first run of `drafts`, whose draft is
 the point of all data.
 """
 
@@ -15,6 +16,7 @@ wildcard_constraints:
 localrules:
     scaling,
     map_study,
+    mix_study,
 
 
 rule scaling:
@@ -25,6 +27,11 @@ rule scaling:
 rule map_study:
     input:
         "<results>/map_study/map_study.json",
+
+
+rule mix_study:
+    input:
+        "<results>/mix_study/mix_study.json",
 
 
 rule scaling_point:
@@ -174,5 +181,78 @@ rule map_study_result:
             --counts {input.counts:q} \
             --target {input.target:q} \
             --draft {input.draft:q} \
+            --out {output:q}
+        """
+
+
+# Its fraction of the whole mix is a point of the scaling curve, and made by that rule.
+rule mix_point:
+    input:
+        states=the_states,
+        map=the_map,
+        target="<results>/target/target.json",
+    output:
+        "<results>/mix_study/points/{dataset}-{seed}.json",
+    log:
+        "<logs>/mix_study/{dataset}-{seed}.log",
+    benchmark:
+        "<benchmarks>/mix_study/{dataset}-{seed}.tsv"
+    container:
+        image("draft")
+    threads: all_cores
+    resources:
+        mem_mb=lambda wildcards: 2500 * ranks(wildcards),
+        gpu=lambda wildcards: GPUS * ranks(wildcards),
+    params:
+        trainer=trainer,
+        image=recipe("draft"),
+        settings=seeded,
+        divisor=CONFIG.mix_study.divisor,
+        checkpoints=f"{CONFIG.work}/journal/mix_study/{{dataset}}-{{seed}}",
+        contract=(VERSIONS["draft"], VERSIONS["scaling"]),
+    shell:
+        r"""
+        {params.trainer} scripts/scaling_point.py \
+            --log {log:q} \
+            --threads {threads} \
+            --settings {params.settings:q} \
+            --divisor {params.divisor} \
+            --without {wildcards.dataset} \
+            --states {input.states:q} \
+            --map {input.map:q} \
+            --target {input.target:q} \
+            --checkpoints {params.checkpoints:q} \
+            --out {output:q}
+        """
+
+
+rule mix_study_result:
+    input:
+        points=expand(
+            f"<results>/scaling/points/{CONFIG.mix_study.divisor}-{{seed}}.json",
+            seed=range(CONFIG.mix_study.seeds),
+        ),
+        without=expand(
+            "<results>/mix_study/points/{dataset}-{seed}.json",
+            dataset=DATASETS,
+            seed=range(CONFIG.mix_study.seeds),
+        ),
+        code=code("mix_study"),
+    output:
+        "<results>/mix_study/mix_study.json",
+    log:
+        "<logs>/mix_study/mix_study.log",
+    benchmark:
+        "<benchmarks>/mix_study/mix_study.tsv"
+    resources:
+        mem_mb=500,
+    params:
+        image=recipe(),
+    shell:
+        r"""
+        python scripts/mix_study.py \
+            --log {log:q} \
+            --points {input.points:q} \
+            --without {input.without:q} \
             --out {output:q}
         """

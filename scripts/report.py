@@ -28,6 +28,7 @@ if __name__ == "__main__":
         "lock": "lock.json",
         "scaling": "scaling.json of `make scaling`",
         "map_study": "map_study.json of `make map-study`",
+        "mix_study": "mix_study.json of `make mix-study`",
     }.items():
         arguments.add_argument(f"--{name.replace('_', '-')}", type=Path, help=text)
     for name, text in {

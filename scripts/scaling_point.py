@@ -1,4 +1,4 @@
-"""One point of the scaling curve: train on a fraction of the data, or judge the draft of all."""
+"""One point of a study: train on a fraction of the data, or judge the draft of all."""
 
 import argparse
 from pathlib import Path
@@ -19,7 +19,9 @@ def main(options: argparse.Namespace) -> None:
         judge_draft(settings, *inputs, options.draft, options.out)
         return
     with requeued():
-        train_point(settings, options.divisor, *inputs, options.checkpoints, options.out)
+        train_point(
+            settings, options.divisor, *inputs, options.checkpoints, options.out, options.without
+        )
 
 
 if __name__ == "__main__":
@@ -31,6 +33,7 @@ if __name__ == "__main__":
     which = arguments.add_mutually_exclusive_group(required=True)
     which.add_argument("--divisor", type=int, help="train on one part in so many")
     which.add_argument("--draft", type=Path, help="draft.json of the draft of all data")
+    arguments.add_argument("--without", help="a dataset that is not trained on")
     arguments.add_argument("--checkpoints", type=Path, help="folder of the resume, for training")
     arguments.add_argument("--out", type=Path, required=True, help="the point, as JSON")
     run(main, arguments)

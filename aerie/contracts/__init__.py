@@ -22,5 +22,6 @@ VERSIONS = {
     "bench": 2,
     "scaling": 1,
     "map_study": 1,
+    "mix_study": 1,
     "lock": 2,
 }

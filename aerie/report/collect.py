@@ -29,6 +29,7 @@ class Inputs:
     lock: Path | None = None
     scaling: Path | None = None
     map_study: Path | None = None
+    mix_study: Path | None = None
     selections: list[Path] = field(default_factory=list)
     candidates: list[Path] = field(default_factory=list)
     licences: list[Path] = field(default_factory=list)
@@ -76,6 +77,7 @@ class Material:
     lock: Document | None
     scaling: Document | None
     map_study: Document | None
+    mix_study: Document | None
     states: list[Document]
     data_sources: list[Source]
     licence_sources: list[Source]
@@ -112,6 +114,7 @@ def collect(inputs: Inputs, page: Path) -> Material:
         lock=one(inputs.lock),
         scaling=one(inputs.scaling),
         map_study=one(inputs.map_study),
+        mix_study=one(inputs.mix_study),
         states=many(inputs.states),
         data_sources=[doc.source for doc in (*candidates, *selections, *responses)],
         licence_sources=[doc.source for doc in licences],

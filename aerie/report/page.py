@@ -65,6 +65,7 @@ def _context(material: Material) -> dict[str, Any]:
             breakeven.break_even(material),
             studies.scaling(material),
             studies.map_study(material),
+            studies.mix_study(material),
             training.training(material),
             training.coverage(material),
             inventory.data(material),

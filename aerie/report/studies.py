@@ -1,10 +1,10 @@
-"""Sections on what else could be done: more data, another size of the map."""
+"""Sections on what else could be done: more data, another map, another mix."""
 
 import math
 from typing import Any
 
 from aerie.report.blocks import Figure, Key, Prose, Section, Table
-from aerie.report.charts import Row, Series, axis, lines_chart, rows_chart
+from aerie.report.charts import Mark, Row, Series, axis, lines_chart, rows_chart
 from aerie.report.collect import Document, Material
 from aerie.report.text import (
     between,
@@ -207,6 +207,75 @@ def map_study(material: Material) -> Section:
         )
     )
     return section
+
+
+def mix_study(material: Material) -> Section:
+    """Which dataset helps which domain."""
+    section = Section(
+        "mix-study",
+        "Which dataset helps which domain",
+        "Mix",
+        "Drafts on a fraction of the data, with and without each dataset, judged on the same "
+        "held-out samples. What a dataset gives is undecided where the interval spans zero.",
+    )
+    if material.mix_study is None:
+        section.blocks.append(
+            Prose("Not studied yet: `make mix-study` does it from the same states.")
+        )
+        return section
+    document = material.mix_study
+    effects = rows(document.content, "effects")
+    section.blocks.append(_overall(document, effects))
+    section.blocks.append(
+        Table(
+            "What each dataset gives to each domain",
+            (
+                "Dataset left out", "Domain", "Held-out prompts", "Accept length", "Without it",
+                "It gives", "95 % interval", "Verdict",
+            ),
+            [
+                (
+                    shown(dig(effect, "left_out")),
+                    shown(dig(effect, "domain")),
+                    integer(count(effect, "prompts")),
+                    decimal(number(effect, "accept_length"), 3),
+                    decimal(number(effect, "accept_length_without"), 3),
+                    decimal(number(effect, "gain"), 3),
+                    between(interval(effect, "gain_ci95"), 3),
+                    shown(dig(effect, "verdict")),
+                )
+                for effect in effects
+            ],
+            sources=[document.source],
+        )
+    )  # fmt: skip
+    return section
+
+
+def _overall(document: Document, effects: list[Any]) -> Figure:
+    entries, values, numbers = [], [0.0], []
+    for effect in effects:
+        if dig(effect, "domain") != _OVERALL:
+            continue
+        gain, pair = number(effect, "gain"), interval(effect, "gain_ci95")
+        name = shown(dig(effect, "left_out"))
+        numbers.append((name, decimal(gain, 3), between(pair, 3)))
+        note = shown(dig(effect, "verdict"))
+        entries.append(Row(name, note, dots=_dots(gain, "accent"), line=pair))
+        values += [v for v in (gain, *(pair or ())) if v is not None]
+    chart = rows_chart(
+        "chart-mix",
+        "What each dataset gives to the accept length",
+        "Accept length with all datasets less that without the one, over all held-out prompts.",
+        entries,
+        axis(values, lambda v: decimal(v)),
+        Mark(0, "gives nothing"),
+    )
+    numbered = Table(
+        "What each dataset gives, overall", ("Dataset", "It gives", "95 % interval"), numbers
+    )
+    legend = [Key("dot-accent", "with less without"), Key("whisker", "95 % interval")]
+    return Figure("Overall", chart, numbered, [document.source], "simulated", legend)
 
 
 def _dots(length: float | None, kind: str) -> list[tuple[float, str]]:

@@ -1,4 +1,4 @@
-"""One point of the scaling curve: a draft on a fraction of the data, and what it reached.
+"""One point of a study: a draft on a fraction of the data, and what it reached.
 
 The states are those of the build, read where they lie. The draft itself is not kept.
 """
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from aerie.contracts import VERSIONS
 from aerie.contracts.sidecar import read_sidecar
+from aerie.errors import DataError
 from aerie.files import digest_file, digest_json, write_json
 from aerie.scaling.fractions import nested, prompt_of
 from aerie.states.manifest import read_manifest
@@ -32,13 +33,16 @@ def train_point(
     target_sidecar: Path,
     checkpoints: Path,
     out: Path,
+    without: str | None = None,
 ) -> None:
     """Train a draft on 1/`divisor` of each dataset and write what it reached. Resumes.
 
-    The recipe, held-out samples and seed of the split are those of `settings`.
+    The recipe, held-out samples and seed of the split are those of `settings`. `without` is a
+    dataset that it does not see.
 
     Raises:
         ContractError: an input is damaged.
+        DataError: no sample is left.
         GateError: the draft gate.
         Preempted: the process was told to end; a second run continues.
     """
@@ -57,12 +61,19 @@ def train_point(
     indexes = read_manifest(manifest)
     layers = Layers(tuple(read_sidecar(indexes[0], "states")["layers"]["hf_hidden_states"]))
     training, held_out = split(locate(indexes), settings.eval_share)
-    chosen = nested(training, divisor)
+    chosen = [sample for sample in nested(training, divisor) if sample.dataset != without]
+    if not chosen:
+        raise DataError(
+            f"nothing is left to train on without {without}",
+            expected="samples of two datasets at least",
+            remedy="a mix of one dataset has no mix to study",
+        )
+    left_out = {} if without is None else {"without": without}
     provenance = _provenance(settings, manifest, map_sidecar, target.revision)
     config = draft_config(target, settings, vocab, layers)
     with join() as ranks:
         frozen = freeze(target, vocab, getattr(torch, settings.dtype), ranks.device)
-        contract = provenance | {"divisor": divisor, "ranks": ranks.world}
+        contract = provenance | {"divisor": divisor, "ranks": ranks.world} | left_out
         trainer = Trainer(
             settings, config, frozen, [*chosen, *held_out], checkpoints, contract, ranks
         )
@@ -71,7 +82,8 @@ def train_point(
         if ranks.leads:
             tallies = _walk(trainer.layout.weights, frozen, held_out, settings, ranks.device)
             counts = {"steps": trainer.state["step"], "supervised": trainer.state["supervised"]}
-            _write(out, divisor, settings.seed, chosen, held_out, tallies, counts, provenance)
+            which = {"divisor": divisor, "seed": settings.seed, **left_out}
+            _write(out, which, chosen, held_out, tallies, counts, provenance)
             shutil.rmtree(checkpoints, ignore_errors=True)
 
 
@@ -109,7 +121,8 @@ def judge_draft(
     counts = read_sidecar(draft_sidecar, "draft")["counts"]
     counts = {name: counts[name] for name in ("steps", "supervised")}
     provenance = _provenance(settings, manifest, map_sidecar, target.revision)
-    _write(out, 1, settings.seed, training, held_out, tallies, counts, provenance)
+    which = {"divisor": 1, "seed": settings.seed}
+    _write(out, which, training, held_out, tallies, counts, provenance)
 
 
 def _walk(
@@ -136,8 +149,7 @@ def _provenance(
 
 def _write(
     out: Path,
-    divisor: int,
-    seed: int,
+    which: dict[str, Any],
     chosen: "Sequence[Located]",
     held_out: "Sequence[Located]",
     tallies: "Sequence[Tally]",
@@ -148,8 +160,7 @@ def _write(
     content = {
         "artifact": "scaling",
         "contract": VERSIONS["scaling"],
-        "divisor": divisor,
-        "seed": seed,
+        **which,
         "counts": {
             "samples": len(chosen),
             "datasets": dict(sorted(Counter(sample.dataset for sample in chosen).items())),

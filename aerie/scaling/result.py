@@ -68,7 +68,7 @@ def summarise(
 
 def _group(found: Sequence[Mapping[str, Any]], dataset: str | None) -> dict[str, Any]:
     sizes = [_size(point, dataset) for point in found]
-    accepted, rounds = _columns(found, dataset)
+    accepted, rounds = columns(found, dataset)
     bootstrap = Bootstrap(accepted.shape[1])
     every = points(sizes, accepted, rounds, bootstrap)
     largest = float(every.sizes[-1])
@@ -177,8 +177,11 @@ def _size(point: Mapping[str, Any], dataset: str | None) -> int:
     return int(samples)
 
 
-def _columns(found: Sequence[Mapping[str, Any]], dataset: str | None) -> tuple[Floats, Floats]:
-    """Accepted draft tokens and rounds, float64 [points, prompts]: turns of a prompt together."""
+def columns(found: Sequence[Mapping[str, Any]], dataset: str | None) -> tuple[Floats, Floats]:
+    """Accepted draft tokens and rounds, float64 [points, prompts]: turns of a prompt together.
+
+    Of all held-out prompts, or of one dataset's.
+    """
     accepted, rounds = [], []
     for point in found:
         sums: dict[str, list[int]] = {}

@@ -1,4 +1,4 @@
-"""The sections `scaling` and `map_study` of the configuration."""
+"""The sections `scaling`, `map_study` and `mix_study` of the configuration."""
 
 from typing import Annotated
 
@@ -29,3 +29,10 @@ class ScalingSettings(Section):
     )
     seeds: int = key(2, "drafts of each of the two smallest fractions", ge=1)
     least_gain: float = key(0.02, "accept length that doubling the data must add", gt=0)
+
+
+class MixStudySettings(Section):
+    """Which dataset helps which domain: drafts without each dataset. `make mix-study`."""
+
+    divisor: int = key(4, "each draft is trained on one sample in so many", ge=2)
+    seeds: int = key(2, "drafts of each mix; one alone cannot tell luck from effect", ge=2)

@@ -111,7 +111,8 @@ def forecast(work: Path) -> list[Missing]:
 
 _PHASES = (
     "scout", "plan", "target", "sources", "candidates", "prompts", "overlap", "responses",
-    "journal", "vocab", "states", "draft", "bench", "scaling", "map_study", "report",
+    "journal", "vocab", "states", "draft", "bench", "scaling", "map_study",
+    "mix_study", "report",
 )  # fmt: skip
 _TOKENS = {"responses": "responses/*/*.json", "states": "states/*/*/index.json"}
 

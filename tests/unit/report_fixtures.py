@@ -8,6 +8,7 @@ from typing import Any
 
 from aerie.contracts import VERSIONS
 from aerie.report.collect import Inputs
+from aerie.scaling.mix import effects
 from aerie.scaling.result import summarise
 
 DATASETS = {
@@ -206,6 +207,30 @@ def map_study(names: list[str]) -> dict[str, Any]:
     return content | {"own": 8192, "k": 3, "sizes": sizes}
 
 
+def mix_study(names: list[str]) -> dict[str, Any]:
+    """`mix_study.json`, as Aerie makes it of two drafts of each mix."""
+    rng = random.Random(11)
+    held_out: list[dict[str, Any]] = [
+        {"prompt": f"p{place}", "dataset": names[place % len(names)], "rounds": rng.randint(30, 90)}
+        for place in range(60)
+    ]
+
+    def point(without: str | None) -> dict[str, Any]:
+        # A domain lacks most where its own dataset was left out.
+        entries = [
+            entry
+            | {"accepted": [round(entry["rounds"] * (0.5 - 0.1 * (entry["dataset"] == without)))]}
+            for entry in held_out
+        ]
+        return {"held_out": entries}
+
+    several = {name: [point(name), point(name)] for name in names}
+    return {
+        "artifact": "mix_study", "contract": VERSIONS["mix_study"], "divisor": 4, "seeds": 2,
+        "samples": dict.fromkeys(names, 25), "effects": effects([point(None)] * 2, several),
+    }  # fmt: skip
+
+
 def evaluation(names: list[str]) -> dict[str, Any]:
     """`eval.json` of three epochs."""
 
@@ -379,6 +404,7 @@ def write_build(work: Path, names: list[str] | None = None, hostile: bool = Fals
         lock=write(work / "lock.json", lock),
         scaling=write(work / "scaling" / "scaling.json", scaling(names)),
         map_study=write(work / "map_study" / "map_study.json", map_study(names)),
+        mix_study=write(work / "mix_study" / "mix_study.json", mix_study(names)),
         selections=[single[1] for single, _ in found.values()],
         candidates=[single[0] for single, _ in found.values()],
         licences=[single[2] for single, _ in found.values()],

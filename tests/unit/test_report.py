@@ -97,7 +97,7 @@ def test_the_fixture_matches_the_schema() -> None:
     assert list(validator.iter_errors(broken))
 
 
-@pytest.mark.parametrize("name", ["scaling", "map_study"])
+@pytest.mark.parametrize("name", ["scaling", "map_study", "mix_study"])
 def test_the_studies_match_their_schemas(build: tuple[Inputs, Path], name: str) -> None:
     schema = json.loads((ROOT / f"schemas/{name}.schema.json").read_text(encoding="utf-8"))
     content = json.loads(getattr(build[0], name).read_text(encoding="utf-8"))
@@ -131,16 +131,20 @@ def test_the_studies_are_told(build: tuple[Inputs, Path]) -> None:
         "costs 12.5 GPU-hours",
         "10 times the data",
         "8,192 (this build)",
+        "Which dataset helps which domain",
     ):
         assert part in text, part
 
 
 def test_studies_that_were_not_made_are_named(build: tuple[Inputs, Path]) -> None:
     inputs, out = build
-    page, _ = page_of(dataclasses.replace(inputs, scaling=None, map_study=None), out)
+    page, _ = page_of(
+        dataclasses.replace(inputs, scaling=None, map_study=None, mix_study=None), out
+    )
     text = " ".join(page.text)
     assert "`make scaling`" in text
     assert "`make map-study`" in text
+    assert "`make mix-study`" in text
 
 
 def test_nothing_is_loaded_from_outside(build: tuple[Inputs, Path]) -> None:

@@ -191,3 +191,19 @@ def test_contract_versions_are_used() -> None:
         if path != ROOT / "aerie" / "contracts" / "__init__.py"
     )
     assert not {artifact for artifact in VERSIONS if f'"{artifact}"' not in code}
+
+
+def test_every_make_target_that_is_named_exists() -> None:
+    """One that is only declared phony does nothing, and says so as if all were well."""
+    text = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
+    rules = set(re.findall(r"^([a-z][\w-]*):(?!=)", text, flags=re.MULTILINE))
+    phony = set(re.findall(r"^\.PHONY: (.*)$", text, flags=re.MULTILINE)[0].split())
+    assert phony - rules == set()
+    pages = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("aerie/**/*.py")]
+    named = {
+        name
+        for page in pages
+        for name in re.findall(r"(?:`|^)make ([a-z][a-z-]*)", page.read_text("utf-8"), re.MULTILINE)
+    }
+    assert named - rules == set()
+    assert {"all", "demo", "scaling", "map-study"} <= named
