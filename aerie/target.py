@@ -4,8 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aerie.contracts.sidecar import read_sidecar
+from aerie.contracts.sidecar import read_whole
 from aerie.files import read_json
+
+# Weights may be a terabyte: of larger files than this the size alone is checked.
+_CHECKED_BYTES = 64_000_000
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -53,12 +56,12 @@ class Target:
 
 
 def read_target(sidecar: Path) -> Target:
-    """Read `target.json`.
+    """Read `target.json`, and check the files beside it against it, large ones by size alone.
 
     Raises:
-        ContractError: it is missing or of another contract version.
+        ContractError: it is missing or of another contract version, or a file is not its own.
     """
-    content = read_sidecar(sidecar, "target")
+    content = read_whole(sidecar, "target", up_to=_CHECKED_BYTES)
     counts, provenance = content["counts"], content["provenance"]
     return Target(
         folder=sidecar.parent,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from aerie.config import ROOT, PackageSource, PathSource, TargetSettings
-from aerie.contracts.sidecar import write_sidecar
+from aerie.contracts.sidecar import described, write_sidecar
 from aerie.errors import ConfigError, ContractError, DataError
 from aerie.files import digest_file, digest_json, fsync_directory, read_json
 from aerie.target import Target, decoder_config, read_target
@@ -99,8 +99,8 @@ def _publish(
 
 def _described_files(sidecar: Path) -> set[str]:
     try:
-        return set(read_json(sidecar)["files"])
-    except (ContractError, KeyError, TypeError):
+        return set(described(sidecar, read_json(sidecar)))
+    except ContractError:
         return set()
 
 

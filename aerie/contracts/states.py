@@ -20,8 +20,9 @@ import numpy as np
 import xxhash
 
 from aerie.contracts import VERSIONS
+from aerie.contracts.sidecar import described
 from aerie.errors import ConfigError, ContractError
-from aerie.files import digest_json, fsync_directory, read_json, write_json
+from aerie.files import digest_json, fsync_directory, read_json, write_sealed
 
 if TYPE_CHECKING:
     import torch
@@ -339,20 +340,24 @@ def write_index(
         "counts": counts,
         "provenance": provenance,
     }
-    write_json(path, index)
+    write_sealed(path, index)
 
 
 def damage(path: Path) -> list[str]:
-    """What is wrong with the files that the index at `path` describes; empty if nothing is."""
+    """What is wrong with the files that the index at `path` describes; empty if nothing is.
+
+    Raises:
+        ContractError: it does not describe them.
+    """
     problems = []
-    for name, entry in read_json(path)["files"].items():
+    for name, entry in described(path, read_json(path)).items():
         file = path.parent / name
         try:
             states = StatesFile(file)
         except ContractError as error:
             problems.append(f"{file}: {error.saw or error.what}")
             continue
-        if states.metadata.get("key") != entry["key"]:
+        if states.metadata.get("key") != entry.get("key"):
             problems.append(f"{file}: holds other samples than the index says")
         elif damaged := states.damaged_tensors():
             problems.append(f"{file}: {', '.join(damaged)} changed since it was written")

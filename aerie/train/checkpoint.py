@@ -14,7 +14,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from aerie.files import fsync_directory, read_json, write_json
+from aerie.files import fsync_directory, read_json, write_sealed
 from aerie.train.optimizer import AdamW
 
 log = logging.getLogger("aerie")
@@ -30,7 +30,7 @@ def save_checkpoint(
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
     save_file(_tensors(optimizer), scratch / "state.safetensors")
-    write_json(scratch / "state.json", {**state, "step": step})
+    write_sealed(scratch / "state.json", {**state, "step": step})
     with (scratch / "state.safetensors").open("rb") as written:
         # The rename below must not become durable before what it names.
         fsync_directory(scratch)

@@ -332,7 +332,7 @@ def test_damaged_responses_are_an_error(
     index = run(tmp_path, tiny_target, answered)
     sidecar = tmp_path / "responses" / "d" / "000.json"
     sidecar.with_suffix(".parquet").write_bytes(b"PAR1")
-    with pytest.raises(ContractError, match="not a readable table"):
+    with pytest.raises(ContractError, match="does not fit the files beside it"):
         capture_part(
             sidecar,
             tiny_target.folder / "target.json",
