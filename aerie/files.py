@@ -106,7 +106,7 @@ def _json(path: Path) -> Any:
 def is_inside(name: str) -> bool:
     """Whether a relative path stays inside the folder that it is joined to."""
     parts = PurePosixPath(name).parts
-    return bool(parts) and parts[0] != "/" and ".." not in parts and "\0" not in name
+    return bool(parts) and name[0] != "/" and ".." not in parts and "\0" not in name
 
 
 def digest_bytes(*parts: bytes) -> str:
