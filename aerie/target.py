@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aerie.contracts.sidecar import read_whole
+from aerie.errors import ContractError
 from aerie.files import read_json
 
 # Weights may be a terabyte: of larger files than this the size alone is checked.
@@ -62,21 +63,28 @@ def read_target(sidecar: Path) -> Target:
         ContractError: it is missing or of another contract version, or a file is not its own.
     """
     content = read_whole(sidecar, "target", up_to=_CHECKED_BYTES)
-    counts, provenance = content["counts"], content["provenance"]
-    return Target(
-        folder=sidecar.parent,
-        name=provenance["name"],
-        revision=provenance["revision"],
-        dtype=provenance["dtype"],
-        layers=counts["layers"],
-        hidden_size=counts["hidden_size"],
-        vocab_size=counts["vocab_size"],
-        max_position=counts["max_position"],
-        end_token_ids=tuple(provenance["end_token_ids"]),
-        special_token_ids=tuple(provenance["special_token_ids"]),
-        thinking_variable=provenance["thinking_variable"],
-        trust_remote_code=provenance.get("trust_remote_code", False),
-    )
+    try:
+        counts, provenance = content["counts"], content["provenance"]
+        return Target(
+            folder=sidecar.parent,
+            name=provenance["name"],
+            revision=provenance["revision"],
+            dtype=provenance["dtype"],
+            layers=counts["layers"],
+            hidden_size=counts["hidden_size"],
+            vocab_size=counts["vocab_size"],
+            max_position=counts["max_position"],
+            end_token_ids=tuple(provenance["end_token_ids"]),
+            special_token_ids=tuple(provenance["special_token_ids"]),
+            thinking_variable=provenance["thinking_variable"],
+            trust_remote_code=provenance.get("trust_remote_code", False) is True,
+        )
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ContractError(
+            f"{sidecar} does not describe a target",
+            saw=repr(error),
+            remedy=f"remove {sidecar} and run the build again",
+        ) from error
 
 
 def decoder_config(folder: Path) -> dict[str, Any]:

@@ -261,8 +261,8 @@ class StatesFile:
         try:
             self._file: Any = safe_open(path, framework="pt")
             self.metadata: dict[str, str] = self._file.metadata() or {}
-            self.offsets: list[int] = self._file.get_tensor("offsets").tolist()
-        except (OSError, SafetensorError) as error:
+            self.offsets: list[int] = self._offsets()
+        except (OSError, SafetensorError, ValueError) as error:
             raise ContractError(
                 f"{path} is not a whole states file",
                 saw=error,
@@ -274,6 +274,19 @@ class StatesFile:
                 saw=self.metadata.get("contract"),
                 expected=VERSIONS["states"],
             )
+
+    def _offsets(self) -> list[int]:
+        """Where samples begin, checked against the header: a wrong one would mix samples up."""
+        shapes = {name: self.shape(name) for name in ("token_ids", "loss_mask", "aux", "last")}
+        offsets = self._file.get_tensor("offsets")
+        if offsets.dim() != 1 or offsets.is_floating_point() or not len(offsets):
+            raise ValueError(f"offsets are {offsets.dtype} {tuple(offsets.shape)}")
+        places: list[int] = offsets.tolist()
+        if places[0] != 0 or any(a > b for a, b in pairwise(places)):
+            raise ValueError("offsets that do not ascend from 0")
+        if wrong := {name: shape for name, shape in shapes.items() if shape[:1] != (places[-1],)}:
+            raise ValueError(f"{places[-1]} tokens by the offsets, and shapes {wrong}")
+        return places
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

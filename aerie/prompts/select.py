@@ -128,8 +128,12 @@ def read_selection(folder: Path) -> list[str]:
     path = folder / "selection.json"
     content = read_json(path)
     try:
-        return [str(part["name"]) for part in content["parts"]]
-    except (TypeError, KeyError) as error:
+        names = [str(part["name"]) for part in content["parts"]]
+        # They become paths.
+        if wrong := [name for name in names if not (name.isascii() and name.isdecimal())]:
+            raise ValueError(f"a part of the name {wrong[0]!r}")
+        return names
+    except (TypeError, KeyError, ValueError) as error:
         raise ContractError(
             f"{path} does not list the parts of a selection",
             saw=error,
