@@ -12,7 +12,7 @@ from aerie import command
 from aerie.bench.commands import add_commands as add_bench_commands
 from aerie.config import ROOT, Config, load
 from aerie.doctor.run import run_doctor
-from aerie.files import replacing, write_json
+from aerie.files import replacing, write_sealed
 from aerie.images.commands import add_commands as add_image_commands
 from aerie.images.lockfile import digests, read_images
 from aerie.lock import differences, digest_settings, git_commit, lock, read_lock
@@ -90,7 +90,7 @@ def _lock(options: argparse.Namespace) -> None:
     path = options.file or work / "lock.json"
     console = Console(highlight=False)
     if not options.check:
-        write_json(path, now)
+        write_sealed(path, now)
         console.print(f"wrote {path}", markup=False, soft_wrap=True)
         return
     table = Table("input", Column("locked", overflow="fold"), Column("now", overflow="fold"))

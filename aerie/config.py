@@ -14,6 +14,7 @@ from aerie.config_errors import describe
 from aerie.contracts.codecs import Codec
 from aerie.engines.sglang.settings import SglangSettings
 from aerie.errors import ConfigError
+from aerie.prompts.unpack import DEFAULT_BYTES
 from aerie.scaling.settings import MapStudySettings, MixStudySettings, ScalingSettings
 from aerie.section import Section
 from aerie.section import key as _field
@@ -139,6 +140,9 @@ class PromptsSettings(Section):
     )
     benchmarks: tuple[str, ...] = _field(
         (), "JSONL files of prompts, besides the bench's suites, that must not be trained on"
+    )
+    max_unpacked_bytes: int = _field(
+        DEFAULT_BYTES, "bytes that a row group of Parquet, or a .gz file, may unpack to", ge=1
     )
 
 

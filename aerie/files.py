@@ -5,7 +5,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import xxhash
@@ -13,6 +13,7 @@ import xxhash
 from aerie.errors import ContractError
 
 _CHUNK_BYTES = 1 << 20
+_SEAL = "xxh3"
 
 
 def fsync_directory(directory: Path) -> None:
@@ -60,24 +61,52 @@ def write_json(path: Path, value: Any) -> None:
         scratch.write_text(text + "\n", encoding="utf-8")
 
 
+def write_sealed(path: Path, content: dict[str, Any]) -> None:
+    """Write a JSON artifact with the digest of its own content, which `read_json` checks."""
+    # As it will be read: keys are texts then, and tuples lists.
+    read = json.loads(canonical_json(content))
+    write_json(path, {**read, _SEAL: digest_json(read)})
+
+
 def read_json(path: Path) -> Any:
-    """Read a JSON artifact.
+    """Read a JSON artifact. The digest of one that was written sealed is checked, and left out.
 
     Raises:
-        ContractError: the file is missing or is not JSON.
+        ContractError: the file is missing, is not JSON, or changed since it was written.
     """
+    content = _json(path)
+    if not isinstance(content, dict) or _SEAL not in content:
+        return content
+    expected, saw = content.pop(_SEAL), digest_json(content)
+    if saw != expected:
+        raise ContractError(
+            f"{path} changed since it was written",
+            saw=f"content of digest {saw}",
+            expected=expected,
+            remedy=f"remove {path} and run the build again: it makes what is missing",
+        )
+    return content
+
+
+def _json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ContractError(
             f"{path} is missing", remedy="run the build again: it makes what is missing"
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ContractError(
             f"{path} is not JSON",
             saw=error,
             remedy=f"remove {path} and run the build again: it makes what is missing",
         ) from error
+
+
+def is_inside(name: str) -> bool:
+    """Whether a relative path stays inside the folder that it is joined to."""
+    parts = PurePosixPath(name).parts
+    return bool(parts) and name[0] != "/" and ".." not in parts and "\0" not in name
 
 
 def digest_bytes(*parts: bytes) -> str:

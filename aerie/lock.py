@@ -9,7 +9,7 @@ from aerie.config import Config
 from aerie.contracts import VERSIONS
 from aerie.contracts.sidecar import read_sidecar
 from aerie.errors import ContractError
-from aerie.files import digest_json, read_json, write_json
+from aerie.files import digest_json, read_json, write_sealed
 from aerie.pins import read_pins
 
 UNKNOWN_COMMIT = "unknown"
@@ -45,7 +45,7 @@ def write_lock(
         settings=settings,
         commit=commit,
     )
-    write_json(out, content)
+    write_sealed(out, content)
 
 
 def lock(

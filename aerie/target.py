@@ -4,8 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aerie.contracts.sidecar import read_sidecar
+from aerie.contracts.sidecar import read_whole
+from aerie.errors import ContractError
 from aerie.files import read_json
+
+# Weights may be a terabyte: of larger files than this the size alone is checked.
+_CHECKED_BYTES = 64_000_000
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -53,27 +57,34 @@ class Target:
 
 
 def read_target(sidecar: Path) -> Target:
-    """Read `target.json`.
+    """Read `target.json`, and check the files beside it against it, large ones by size alone.
 
     Raises:
-        ContractError: it is missing or of another contract version.
+        ContractError: it is missing or of another contract version, or a file is not its own.
     """
-    content = read_sidecar(sidecar, "target")
-    counts, provenance = content["counts"], content["provenance"]
-    return Target(
-        folder=sidecar.parent,
-        name=provenance["name"],
-        revision=provenance["revision"],
-        dtype=provenance["dtype"],
-        layers=counts["layers"],
-        hidden_size=counts["hidden_size"],
-        vocab_size=counts["vocab_size"],
-        max_position=counts["max_position"],
-        end_token_ids=tuple(provenance["end_token_ids"]),
-        special_token_ids=tuple(provenance["special_token_ids"]),
-        thinking_variable=provenance["thinking_variable"],
-        trust_remote_code=provenance.get("trust_remote_code", False),
-    )
+    content = read_whole(sidecar, "target", up_to=_CHECKED_BYTES)
+    try:
+        counts, provenance = content["counts"], content["provenance"]
+        return Target(
+            folder=sidecar.parent,
+            name=provenance["name"],
+            revision=provenance["revision"],
+            dtype=provenance["dtype"],
+            layers=counts["layers"],
+            hidden_size=counts["hidden_size"],
+            vocab_size=counts["vocab_size"],
+            max_position=counts["max_position"],
+            end_token_ids=tuple(provenance["end_token_ids"]),
+            special_token_ids=tuple(provenance["special_token_ids"]),
+            thinking_variable=provenance["thinking_variable"],
+            trust_remote_code=provenance.get("trust_remote_code", False) is True,
+        )
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ContractError(
+            f"{sidecar} does not describe a target",
+            saw=repr(error),
+            remedy=f"remove {sidecar} and run the build again",
+        ) from error
 
 
 def decoder_config(folder: Path) -> dict[str, Any]:

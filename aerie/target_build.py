@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from aerie.config import ROOT, PackageSource, PathSource, TargetSettings
-from aerie.contracts.sidecar import write_sidecar
-from aerie.errors import ConfigError, ContractError, DataError
+from aerie.contracts.sidecar import described, write_sidecar
+from aerie.errors import ContractError, DataError
 from aerie.files import digest_file, digest_json, fsync_directory, read_json
 from aerie.target import Target, decoder_config, read_target
+from aerie.target_code import check_code
 
 if TYPE_CHECKING:
     import torch
@@ -99,8 +100,8 @@ def _publish(
 
 def _described_files(sidecar: Path) -> set[str]:
     try:
-        return set(read_json(sidecar)["files"])
-    except (ContractError, KeyError, TypeError):
+        return set(described(sidecar, read_json(sidecar)))
+    except ContractError:
         return set()
 
 
@@ -242,7 +243,8 @@ def _inspect(folder: Path, trusted: bool) -> dict[str, dict[str, Any]]:
     from aerie.train.rope import read_rope
 
     try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        # Not left open: transformers would ask whoever sits at the terminal.
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise _broken("config.json cannot be read", error) from error
     # The draft will have it too, and after days of states would be late to learn that it cannot.
@@ -282,25 +284,11 @@ def _end_token_ids(folder: Path, *declared: int | list[int] | None) -> list[int]
     return sorted(ids)
 
 
-def _check_code(folder: Path, trusted: bool) -> None:
-    """Refuse a tokenizer that is code unless it may run: without it transformers would make one of
-    the vocabulary alone, which splits some texts otherwise and says nothing.
-    """
-    file = folder / "tokenizer_config.json"
-    own = (read_json(file).get("auto_map") or {}) if file.exists() else {}
-    if "AutoTokenizer" in own and not trusted and not (folder / "tokenizer.json").exists():
-        raise ConfigError(
-            "the target's tokenizer is code that the checkpoint brings, and it may not run",
-            saw=f"auto_map {own['AutoTokenizer']} in tokenizer_config.json",
-            expected="tokenizer.json, or `target.trust_remote_code: true`",
-            remedy="read that code in the checkpoint's folder, then allow it",
-        )
-
-
 def _check_tokenizer(folder: Path, trusted: bool) -> "PreTrainedTokenizerBase":
+    from jinja2 import TemplateError
     from transformers import AutoTokenizer
 
-    _check_code(folder, trusted)
+    check_code(folder, trusted)
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             folder, local_files_only=True, trust_remote_code=trusted
@@ -312,10 +300,18 @@ def _check_tokenizer(folder: Path, trusted: bool) -> "PreTrainedTokenizerBase":
         raise _broken("the tokenizer changes text", repr(again), repr(_SAMPLE_TEXT))
     if not tokenizer.chat_template:
         raise _broken("there is no chat template", expected="chat_template.jinja")
-    closed, opened = (
-        str(tokenizer.apply_chat_template(_SAMPLE_TURN, tokenize=False, add_generation_prompt=flag))
-        for flag in (False, True)
-    )
+    try:
+        closed, opened = (
+            str(
+                tokenizer.apply_chat_template(
+                    _SAMPLE_TURN, tokenize=False, add_generation_prompt=flag
+                )
+            )
+            for flag in (False, True)
+        )
+    except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+        # Its sandbox refuses what reaches out of the template.
+        raise _broken("the chat template cannot be rendered", error) from error
     if not opened.startswith(closed) or opened == closed:
         raise _broken(
             "the chat template does not open an answer",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aerie.contracts import VERSIONS, sidecar, states
+from aerie.contracts import VERSIONS, sidecar, states_index
 from aerie.errors import ContractError
 from aerie.files import read_json
 from aerie.progress import Progress
@@ -45,15 +45,15 @@ def verify(work: Path) -> Verdict:
         raise ContractError(f"{work} is not a folder", remedy="name the `work` of config.yaml")
     checked: dict[str, int] = {}
     findings: list[Finding] = []
-    unreadable: list[Path] = []
+    unreadable: dict[Path, str] = {}
     paths = [path for path in _visible(work, "*.json") if not _is_content(path, work)]
     with Progress("verify", len(paths), "artifacts") as progress:
         for path in paths:
             progress.advance()
             try:
                 content = read_json(path)
-            except ContractError:
-                unreadable.append(path)
+            except ContractError as error:
+                unreadable[path] = error.what.removeprefix(f"{path} ")
                 continue
             if isinstance(content, dict) and content.get("artifact") in VERSIONS:
                 artifact = str(content["artifact"])
@@ -61,8 +61,8 @@ def verify(work: Path) -> Verdict:
                 findings.extend(_check(path, artifact, content))
     described = {finding.file for finding in findings}
     findings.extend(
-        Finding("unknown", path, "is not JSON", path)
-        for path in unreadable
+        Finding("unknown", path, problem, path)
+        for path, problem in unreadable.items()
         if path not in described
     )
     leftovers = sorted(path for path in work.rglob(".*.tmp") if path.is_file())
@@ -110,12 +110,12 @@ def _check(path: Path, artifact: str, content: dict[str, Any]) -> Iterator[Findi
         return
     if artifact in _SELF_CONTAINED:
         return
-    damage = states.damage if artifact == "states" else sidecar.damage
+    damage = states_index.damage if artifact == "states" else sidecar.damage
     try:
+        files = [path.parent / name for name in sidecar.described(path, content)]
         problems = damage(path)
-        files = [path.parent / name for name in content["files"]]
-    except (AttributeError, KeyError, TypeError):
-        yield Finding(artifact, path, "does not describe its files", path)
+    except ContractError as error:
+        yield Finding(artifact, path, error.what.removeprefix(f"{path} "), path)
         return
     for file in files:
         prefix = f"{file}: "

@@ -47,6 +47,8 @@ LARGE_DATASET_BYTES = 64_000_000
 GPUS = 0 if CONFIG.engine == "transformers" else 1
 # How servers are run reaches jobs beside their params: no part goes stale because a port changed.
 os.environ.update(AERIE_SGLANG=CONFIG.sglang.as_json())
+# So does how much compressed input may unpack to: what passes is the same.
+os.environ.update(AERIE_MAX_UNPACKED_BYTES=str(CONFIG.prompts.max_unpacked_bytes))
 # So does where a training run is shown.
 os.environ.update(AERIE_TRACKING=CONFIG.tracking.as_json())
 

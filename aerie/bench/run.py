@@ -21,7 +21,7 @@ from aerie.bench.suite import SuitePrompt, read_suite
 from aerie.config import BenchSettings
 from aerie.contracts import VERSIONS
 from aerie.contracts.draft import check_draft
-from aerie.contracts.sidecar import read_sidecar
+from aerie.contracts.sidecar import read_whole
 from aerie.contracts.states import Layers, Sample
 from aerie.engines import open_capture
 from aerie.engines.base import Captured
@@ -35,7 +35,7 @@ from aerie.engines.transformers.speculate import (
     load_draft,
 )
 from aerie.engines.transformers.taps import Taps
-from aerie.files import digest_file, write_json
+from aerie.files import digest_file, write_sealed
 from aerie.gates.accept import check_accept
 from aerie.gates.parity import check_parity
 from aerie.gates.serving import check_serving
@@ -77,7 +77,7 @@ def bench(
     folder = draft_sidecar.parent
     check_draft(folder, target.max_position)
     layers = Layers(
-        tuple(read_sidecar(draft_sidecar, "draft")["provenance"]["layers"]["hf_hidden_states"])
+        tuple(read_whole(draft_sidecar, "draft")["provenance"]["layers"]["hf_hidden_states"])
     )
     prompts = read_suite(suite_path, settings.prompts_per_domain)
     measured, simulated_length, extra = (
@@ -109,7 +109,7 @@ def bench(
         "hardware": hardware(threads),
         **extra,
     }
-    write_json(out.with_suffix(".failed.json"), result)
+    write_sealed(out.with_suffix(".failed.json"), result)
     check_accept(result, settings.min_accept_length, settings.simulated_tolerance)
     out.with_suffix(".failed.json").replace(out)
     log.info("%s", result["verdict"]["words"])

@@ -49,11 +49,21 @@ def read_index(path: Path) -> Index:
     """
     try:
         tensors = safetensors.numpy.load_file(path)
-        return Index(tensors["keys"], tensors["bands"], tensors["bits"])
-    except (OSError, SafetensorError, KeyError) as error:
+        index = Index(tensors["keys"], tensors["bands"], tensors["bits"])
+        if problem := _problem(index):
+            raise ValueError(problem)
+        return index
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise ContractError(
             f"{path} is not a readable index of candidates",
             saw=error,
             expected="safetensors with keys, bands and bits",
             remedy=f"remove {path.with_suffix('.json')} and run the build again",
         ) from error
+
+
+def _problem(index: Index) -> str | None:
+    rows = len(index.keys) if index.keys.ndim else -1
+    found = [(each.shape, str(each.dtype)) for each in vars(index).values()]
+    wanted = [((rows, 16), "uint8"), ((32, rows), "uint32"), ((rows, 128), "uint8")]
+    return None if found == wanted else f"shapes and types {found}"

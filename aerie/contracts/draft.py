@@ -17,6 +17,18 @@ if TYPE_CHECKING:
     import torch
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"
+_LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
+# What config.json calls the sizes.
+_SIZES = {
+    "hidden_size": "hidden_size",
+    "intermediate_size": "intermediate_size",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "vocab_size": "vocab_size",
+    "draft_vocab_size": "draft_vocab_size",
+    "max_position": "max_position_embeddings",
+}
 
 
 @dataclass(frozen=True)
@@ -92,7 +104,7 @@ class DraftConfig:
             "torch_dtype": "bfloat16",
             "eagle_config": {
                 "use_aux_hidden_state": True,
-                "eagle_aux_hidden_state_layer_ids": list(self.layers.sglang_config),
+                _LAYER_IDS: list(self.layers.sglang_config),
             },
         }
 
@@ -103,27 +115,26 @@ class DraftConfig:
         Raises:
             ContractError: a key is missing, which SGLang would meet as a crash or in silence.
         """
-        try:
-            layers = content["eagle_config"]["eagle_aux_hidden_state_layer_ids"]
-            return cls(
-                hidden_size=content["hidden_size"],
-                intermediate_size=content["intermediate_size"],
-                heads=content["num_attention_heads"],
-                kv_heads=content["num_key_value_heads"],
-                head_dim=content["head_dim"],
-                vocab_size=content["vocab_size"],
-                draft_vocab_size=content["draft_vocab_size"],
-                max_position=content["max_position_embeddings"],
-                norm_eps=content["rms_norm_eps"],
-                rope=content["rope_parameters"],
-                layers=Layers(tuple(layer + 1 for layer in layers)),
-            )
-        except KeyError as error:
+        sizes: dict[str, Any] = {name: content.get(key) for name, key in _SIZES.items()}
+        eagle: Any = content.get("eagle_config")
+        layers: Any = eagle.get(_LAYER_IDS) if isinstance(eagle, dict) else None
+        rope: Any = content.get("rope_parameters")
+        norm_eps: Any = content.get("rms_norm_eps")
+        wrong = [_SIZES[name] for name, size in sizes.items() if type(size) is not int or size < 1]
+        if not isinstance(layers, list) or not all(type(layer) is int for layer in layers):
+            wrong.append(f"eagle_config.{_LAYER_IDS}")
+        if not isinstance(norm_eps, float):
+            wrong.append("rms_norm_eps")
+        if not isinstance(rope, dict) or not {"rope_type", "rope_theta"} <= set(rope):
+            wrong.append("rope_parameters")
+        if wrong:
             raise ContractError(
                 "config.json of the draft lacks a key",
-                saw=f"no {error}",
+                saw=f"no {', '.join(wrong)} that could be read",
                 expected="see docs/draft.md",
-            ) from error
+            )
+        numbers = tuple(layer + 1 for layer in layers)
+        return cls(**sizes, norm_eps=norm_eps, rope=rope, layers=Layers(numbers))
 
 
 def write_draft(
@@ -149,7 +160,8 @@ def read_draft(folder: Path) -> "tuple[DraftConfig, dict[str, torch.Tensor]]":
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    config = DraftConfig.from_json(read_json(folder / "config.json"))
+    content = read_json(folder / "config.json")
+    config = DraftConfig.from_json(content if isinstance(content, dict) else {})
     try:
         return config, load_file(folder / "model.safetensors")
     except (OSError, SafetensorError) as error:

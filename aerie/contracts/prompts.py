@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from aerie.contracts.tables import read_rows, read_table, write_table
+from aerie.contracts.tables import read_rows, read_table, readable, write_table
 
 
 class Reason(StrEnum):
@@ -169,7 +169,9 @@ def read_prompts(path: Path) -> list[Prompt]:
     Raises:
         ContractError: the file is missing or damaged.
     """
-    return [_prompt(row) for row in read_table(path, PROMPTS)]
+    rows = read_table(path, PROMPTS)
+    with readable(path, PROMPTS):
+        return [_prompt(row) for row in rows]
 
 
 def read_prompt_slice(path: Path, start: int, stop: int) -> list[Prompt]:
@@ -178,7 +180,9 @@ def read_prompt_slice(path: Path, start: int, stop: int) -> list[Prompt]:
     Raises:
         ContractError: the file is missing or damaged.
     """
-    return [_prompt(row) for row in read_rows(path, PROMPTS, start, stop)]
+    rows = read_rows(path, PROMPTS, start, stop)
+    with readable(path, PROMPTS):
+        return [_prompt(row) for row in rows]
 
 
 def _prompt(row: dict[str, Any]) -> Prompt:
@@ -197,4 +201,6 @@ def read_rejects(path: Path) -> list[Reject]:
     Raises:
         ContractError: the file is missing or damaged.
     """
-    return [Reject(**{**row, "reason": Reason(row["reason"])}) for row in read_table(path, REJECTS)]
+    rows = read_table(path, REJECTS)
+    with readable(path, REJECTS):
+        return [Reject(**{**row, "reason": Reason(row["reason"])}) for row in rows]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from aerie.contracts.tables import read_table, write_table
+from aerie.contracts.tables import read_table, readable, write_table
 
 
 class ResponseReason(StrEnum):
@@ -106,10 +106,9 @@ def read_responses(path: Path) -> list[Response]:
     Raises:
         ContractError: the file is missing or damaged.
     """
-    return [
-        Response(**{**row, "source": AnswerSource(row["source"])})
-        for row in read_table(path, RESPONSES)
-    ]
+    rows = read_table(path, RESPONSES)
+    with readable(path, RESPONSES):
+        return [Response(**{**row, "source": AnswerSource(row["source"])}) for row in rows]
 
 
 def write_response_rejects(path: Path, rejects: list[tuple[Response, ResponseReason]]) -> None:

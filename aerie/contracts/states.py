@@ -24,7 +24,7 @@ import xxhash
 from aerie.contracts import VERSIONS, codecs
 from aerie.contracts.codecs import Codec
 from aerie.errors import ConfigError, ContractError
-from aerie.files import digest_json, fsync_directory, read_json, write_json
+from aerie.files import digest_json, fsync_directory
 
 if TYPE_CHECKING:
     import torch
@@ -296,9 +296,10 @@ class StatesFile:
         try:
             self._file: Any = safe_open(path, framework="pt")
             self.metadata: dict[str, str] = self._file.metadata() or {}
-            self.offsets: list[int] = self._file.get_tensor("offsets").tolist()
-            self._names = set(self._file.keys())
-        except (OSError, SafetensorError) as error:
+            scales = {"aux_scale", "last_scale"} & set(self._file.keys())
+            self._names = ("token_ids", "loss_mask", "aux", "last", *sorted(scales))
+            self.offsets: list[int] = self._offsets()
+        except (OSError, SafetensorError, ValueError) as error:
             raise ContractError(
                 f"{path} is not a whole states file",
                 saw=error,
@@ -310,6 +311,19 @@ class StatesFile:
                 saw=self.metadata.get("contract"),
                 expected=VERSIONS["states"],
             )
+
+    def _offsets(self) -> list[int]:
+        """Where samples begin, checked against the header: a wrong one would mix samples up."""
+        shapes = {name: self.shape(name) for name in self._names}
+        offsets = self._file.get_tensor("offsets")
+        if offsets.dim() != 1 or offsets.is_floating_point() or not len(offsets):
+            raise ValueError(f"offsets are {offsets.dtype} {tuple(offsets.shape)}")
+        places: list[int] = offsets.tolist()
+        if places[0] != 0 or any(a > b for a, b in pairwise(places)):
+            raise ValueError("offsets that do not ascend from 0")
+        if wrong := {name: shape for name, shape in shapes.items() if shape[:1] != (places[-1],)}:
+            raise ValueError(f"{places[-1]} tokens by the offsets, and shapes {wrong}")
+        return places
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -324,8 +338,7 @@ class StatesFile:
         """A sample as it lies in the file: a GPU decodes faster than what reads it."""
         index = range(len(self))[index]
         start, end = self.offsets[index], self.offsets[index + 1]
-        names = self._names - {"offsets"}
-        return Sample(**{name: self._file.get_slice(name)[start:end] for name in names})
+        return Sample(*(self._file.get_slice(name)[start:end] for name in self._names))
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of one tensor, without reading it."""
@@ -353,48 +366,3 @@ class StatesFile:
                 if state.hexdigest() != self.metadata.get(f"xxh3.{name}"):
                     damaged.append(name)
         return damaged
-
-
-def write_index(
-    path: Path,
-    files: dict[str, list[str]],
-    layers: Layers,
-    counts: dict[str, Any],
-    provenance: dict[str, Any],
-) -> None:
-    """Write a part's `index.json`: `files` maps each file name to the ids of its samples."""
-    entries = {}
-    for name, ids in files.items():
-        metadata = StatesFile(path.parent / name).metadata
-        entries[name] = {
-            "bytes": (path.parent / name).stat().st_size,
-            "key": metadata.get("key", ""),
-            "samples": ids,
-            "xxh3": {k.removeprefix("xxh3."): v for k, v in metadata.items() if "xxh3." in k},
-        }
-    index = {
-        "artifact": "states",
-        "contract": VERSIONS["states"],
-        "files": entries,
-        "layers": layers.as_dict(),
-        "counts": counts,
-        "provenance": provenance,
-    }
-    write_json(path, index)
-
-
-def damage(path: Path) -> list[str]:
-    """What is wrong with the files that the index at `path` describes; empty if nothing is."""
-    problems = []
-    for name, entry in read_json(path)["files"].items():
-        file = path.parent / name
-        try:
-            states = StatesFile(file)
-        except ContractError as error:
-            problems.append(f"{file}: {error.saw or error.what}")
-            continue
-        if states.metadata.get("key") != entry["key"]:
-            problems.append(f"{file}: holds other samples than the index says")
-        elif damaged := states.damaged_tensors():
-            problems.append(f"{file}: {', '.join(damaged)} changed since it was written")
-    return problems

@@ -1,6 +1,7 @@
 """Parquet tables with a fixed schema, written whole or not at all, the same bytes every time."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +45,9 @@ def read_table(
     """
     try:
         table = pq.read_table(path, schema=schema, columns=columns)
-    except (OSError, pa.ArrowException, KeyError) as error:
+        rows: list[dict[str, Any]] = table.to_pylist()
+    except (OSError, pa.ArrowException, KeyError, UnicodeDecodeError) as error:
         raise _unreadable(path, schema, error) from error
-    rows: list[dict[str, Any]] = table.to_pylist()
     return rows
 
 
@@ -70,6 +71,19 @@ def read_rows(path: Path, schema: pa.Schema, start: int, stop: int) -> list[dict
     except (OSError, pa.ArrowException, KeyError, ValueError) as error:
         raise _unreadable(path, schema, error) from error
     return rows
+
+
+@contextmanager
+def readable(path: Path, schema: pa.Schema) -> Iterator[None]:
+    """Turn what is wrong with the values of a table into an error that names the table.
+
+    Raises:
+        ContractError: a value is not what its column holds.
+    """
+    try:
+        yield
+    except (ValueError, TypeError, RecursionError) as error:
+        raise _unreadable(path, schema, error) from error
 
 
 def _unreadable(path: Path, schema: pa.Schema, error: Exception) -> ContractError:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from aerie.contracts.sidecar import read_whole
 from aerie.errors import ContractError
 from aerie.files import replacing
 
@@ -95,6 +96,17 @@ def read_map(path: Path) -> VocabMap:
             f"{path}: t2d and d2t disagree", remedy=f"remove {path} and run the build again"
         )
     return vocab
+
+
+def read_vouched_map(sidecar: Path) -> VocabMap:
+    """Read the map whose sidecar is `sidecar`, and check it against that.
+
+    Raises:
+        ContractError: it is missing or damaged.
+    """
+    data = sidecar.with_suffix(".safetensors")
+    read_whole(sidecar, "map", [data.name])
+    return read_map(data)
 
 
 def _load(path: Path, *names: str) -> dict[str, npt.NDArray[np.int64]]:

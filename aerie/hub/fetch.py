@@ -25,7 +25,7 @@ from fsspec.utils import glob_translate
 from aerie.command import log
 from aerie.contracts.sidecar import write_sidecar
 from aerie.errors import DataError
-from aerie.files import digest_file, digest_json, fsync_directory, read_json, write_json
+from aerie.files import digest_file, digest_json, fsync_directory, read_json, write_sealed
 from aerie.hub import columns
 from aerie.hub.client import Hub, RemoteFile, Snapshot
 from aerie.progress import Progress
@@ -108,7 +108,7 @@ def _pinned(wanted: Wanted, folder: Path, hub: Hub) -> Snapshot:
             return Snapshot(wanted.repo, known["commit"], files)
     snapshot = hub.snapshot(wanted.repo, wanted.revision)
     listed = [asdict(file) for file in snapshot.files]
-    write_json(path, {**asked, "commit": snapshot.commit, "files": listed})
+    write_sealed(path, {**asked, "commit": snapshot.commit, "files": listed})
     log.info("%s: %s is commit %s", wanted.repo, wanted.revision, snapshot.commit)
     return snapshot
 
@@ -142,7 +142,7 @@ class Fetcher:
                 with _disk(self.folder, repo, need - progress.done):
                     self._fetch(file, plan, progress)
                     journal[file.path] = {**self.wanted.key(file), **_content(self._path(file))}
-                    write_json(self._journal, journal)
+                    write_sealed(self._journal, journal)
         shutil.rmtree(self._partial, ignore_errors=True)
 
     def _keep(self, files: list[RemoteFile]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from aerie.config import Config
 from aerie.errors import GateError
-from aerie.files import replacing, write_json
+from aerie.files import replacing, write_sealed
 from aerie.plan.document import document
 from aerie.plan.estimate import estimate
 from aerie.plan.facts import read_facts
@@ -29,7 +29,7 @@ def make_plan(config: Config, out: Path, console: Console | None = None) -> None
     plan = estimate(config, facts)
     problems = find_problems(config, facts, plan)
     page = out.with_suffix(".md")
-    write_json(out, document(plan, problems))
+    write_sealed(out, document(plan, problems))
     with replacing(page) as scratch:
         scratch.write_text(markdown(plan, problems), encoding="utf-8")
     print_summary(plan, problems, console)

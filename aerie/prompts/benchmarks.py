@@ -4,16 +4,18 @@ Nothing is shipped: a file is read where it lies (docs/bench.md names them). The
 these prompts and `aerie.prompts.contamination` keeps them out of training, so both read them here.
 """
 
-import gzip
 import json
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from aerie.errors import DataError
+from aerie.prompts.read import as_text
 from aerie.prompts.rejected import Rejected
 from aerie.prompts.tools import read_tools
+from aerie.prompts.unpack import batch_rows, open_gzip
 
 # MT-Bench and SPEED-Bench; traffic; HumanEval and AIME; GSM8K and BFCL; MATH-500; SWE-bench.
 PROMPT_KEYS = ("turns", "messages", "prompt", "question", "problem", "problem_statement")
@@ -63,7 +65,7 @@ def asked(row: dict[str, Any], where: str) -> Asked:
     try:
         tools = json.loads(read_tools(row.get("tools") or row.get("function"), set()) or "null")
         context, turns = _conversation(key, row[key])
-    except (AttributeError, KeyError, TypeError, ValueError, Rejected) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError, Rejected) as error:
         raise _no_prompt(where, row[key], key) from error
     system = row.get("system")
     first = [{"role": "system", "content": system}] if system else []
@@ -98,17 +100,16 @@ def _message(turn: Any) -> Message:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, Any]]:
-    opened = gzip.open if path.suffix == ".gz" else open
     try:
-        with opened(path, "rt", encoding="utf-8") as stream:
+        with open_gzip(path) if path.suffix == ".gz" else path.open(encoding="utf-8") as stream:
             lines = stream.read().splitlines()
-    except (OSError, UnicodeDecodeError, EOFError) as error:
+    except (OSError, UnicodeDecodeError, EOFError, zlib.error) as error:
         raise DataError(f"the benchmark {path} cannot be read", saw=error) from error
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:
                 yield number, json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise _no_prompt(f"{path}, line {number}", line) from error
 
 
@@ -117,14 +118,17 @@ def _parquet(path: Path) -> Iterator[tuple[int, Any]]:
     import pyarrow.parquet as pq
 
     try:
-        rows = pq.read_table(path).to_pylist()
-    except (OSError, pa.ArrowException) as error:
+        with pq.ParquetFile(path) as parquet:
+            groups = range(parquet.metadata.num_row_groups)
+            rows = batch_rows(path, parquet.metadata, groups, parquet.schema_arrow.names)
+            batches = parquet.iter_batches(rows)
+            yield from enumerate((row for batch in batches for row in batch.to_pylist()), 1)
+    except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
         raise DataError(f"the benchmark {path} cannot be read", saw=error) from error
-    yield from enumerate(rows, 1)
 
 
 def _no_prompt(where: str, saw: Any, key: str = "") -> DataError:
-    shown = saw if isinstance(saw, str) else json.dumps(saw, ensure_ascii=False, default=str)
+    shown = saw if isinstance(saw, str) else as_text(saw)
     return DataError(
         f"{where}{f': `{key}`' * bool(key)} is no benchmark prompt",
         saw=shown[:80],

@@ -11,7 +11,7 @@ import numpy as np
 
 from aerie.contracts.candidates import Index, read_index
 from aerie.contracts.prompts import Reason
-from aerie.contracts.sidecar import read_sidecar
+from aerie.contracts.sidecar import read_whole
 from aerie.prompts.codepoints import Array
 from aerie.prompts.near import near_other
 
@@ -35,8 +35,9 @@ def repeats(index: Index, earlier: list[Path]) -> dict[int, Repeat]:
     """
     found: dict[int, Repeat] = {}
     for path in earlier:
-        name = read_sidecar(path, "candidates")["provenance"]["dataset"]
-        other = read_index(path.with_suffix(".safetensors"))
+        index_file = path.with_suffix(".safetensors")
+        sidecar = read_whole(path, "candidates", [index_file.name])
+        name, other = sidecar["provenance"]["dataset"], read_index(index_file)
         same = _same(index, other)
         near = near_other(index.bands, index.bits, other.bands, other.bits)
         for reason, pairs in ((Reason.DUPLICATE, same), (Reason.NEAR_DUPLICATE, near)):

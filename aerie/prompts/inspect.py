@@ -14,7 +14,8 @@ from aerie.prompts.adapters import Adapter, adapter
 from aerie.prompts.contamination import Contamination, read_benchmark
 from aerie.prompts.jsontext import BOM
 from aerie.prompts.limits import TargetLimits
-from aerie.prompts.normalise import Normalised, Rejected, normalise
+from aerie.prompts.normalise import Normalised, Rejected
+from aerie.prompts.read import read_prompt
 from aerie.prompts.text import prompt_key
 from aerie.responses.records import show_mask, show_response
 from aerie.target import read_target
@@ -57,9 +58,8 @@ class Judge:
             Rejected: it becomes none, or one that an earlier row has given.
         """
         reader = self.reader
-        found = reader.find({column: row.get(column) for column in reader.wanted()})
-        prompt = normalise(found, keeps_system=reader.keeps_system, max_turns=self._max_turns)
-        self._limits.check(prompt)
+        wanted = {column: row.get(column) for column in reader.wanted()}
+        prompt = read_prompt(reader, wanted, self._limits, self._max_turns)
         names = {prompt_key(prompt.system, prompt.turns)}
         if prompt.identity is not None:
             names.add(f"identity {prompt.identity}")

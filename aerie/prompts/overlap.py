@@ -6,7 +6,7 @@ from typing import Any
 from aerie.contracts import VERSIONS
 from aerie.contracts.sidecar import read_sidecar
 from aerie.errors import ContractError
-from aerie.files import read_json, replacing, write_json
+from aerie.files import read_json, replacing, write_sealed
 
 _OWN = ("duplicate", "near_duplicate")
 
@@ -31,7 +31,7 @@ def write_overlap(candidates: list[Path], selections: list[Path], out: Path) -> 
         "distinct": round(distinct),
         "distinct_share": round(distinct / usable, 4) if usable else 0.0,
     }
-    write_json(out, content)
+    write_sealed(out, content)
     with replacing(out.with_suffix(".md")) as scratch:
         scratch.write_text(_page(content), encoding="utf-8")
 

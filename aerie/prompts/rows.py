@@ -19,7 +19,8 @@ from aerie.prompts.codepoints import Array
 from aerie.prompts.contamination import Contamination
 from aerie.prompts.limits import TargetLimits
 from aerie.prompts.near import signatures
-from aerie.prompts.normalise import Normalised, Rejected, normalise
+from aerie.prompts.normalise import Normalised, Rejected
+from aerie.prompts.read import as_text, read_prompt
 from aerie.prompts.source import Row, Slice, Source
 from aerie.prompts.text import fold, folded_key, head
 
@@ -140,11 +141,7 @@ class Reader:
     def _prompt(self, row: Row) -> Normalised:
         if row.value is None:
             raise Rejected(row.reason, row.problem)
-        adapter = self._source.adapter
-        found = adapter.find(row.value)
-        prompt = normalise(found, keeps_system=adapter.keeps_system, max_turns=self._max_turns)
-        self._limits.check(prompt)
-        return prompt
+        return read_prompt(self._source.adapter, row.value, self._limits, self._max_turns)
 
 
 def spilled(scratch: Path, number: int) -> Path:
@@ -214,5 +211,5 @@ def _salts(accepted: list[_Accepted]) -> Array:
 
 
 def _reject(place: int, row: Row, no: Rejected) -> tuple[int, str, str, str, str]:
-    text = row.text or json.dumps(row.value, ensure_ascii=False, default=str)
+    text = row.text or as_text(row.value)
     return place, row.id, str(no.reason), head(no.detail), head(text)

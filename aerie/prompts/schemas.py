@@ -22,6 +22,8 @@ _JSON_TYPES = frozenset(("string", "integer", "number", "boolean", "object", "ar
 _LISTS_OF_SCHEMAS = frozenset(("anyOf", "oneOf", "allOf", "prefixItems"))
 _MAPS_OF_SCHEMAS = frozenset(("properties", "$defs", "definitions", "patternProperties"))
 _SCHEMAS = frozenset(("items", "additionalProperties", "not"))
+# Characters; what is longer is no type, and would take long to find that out.
+_LONGEST_TYPE = 1000
 # What a keyword must hold; anything else says nothing and is left out.
 _HOLDS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("description", "title", "format", "pattern", "$ref", "$schema"), str),
@@ -55,6 +57,8 @@ def type_schema(text: str) -> tuple[dict[str, Any], bool]:
     `List[str], optional` gives `({"type": "array", "items": {"type": "string"}}, True)`; a name
     that says nothing to JSON Schema gives a schema that takes anything.
     """
+    if len(text) > _LONGEST_TYPE:
+        return {}, False
     name, *more = _split(text.replace("(optional)", ", optional").strip())
     optional = any("optional" in word or "default" in word for word in map(str.lower, more))
     if name.lower().startswith(("list of ", "array of ")):

@@ -29,10 +29,10 @@ from aerie.contracts.prompts import (
     read_prompt_slice,
     write_prompts,
 )
-from aerie.contracts.sidecar import read_sidecar, write_sidecar
+from aerie.contracts.sidecar import read_whole, write_sidecar
 from aerie.contracts.tables import write_tables
 from aerie.errors import ContractError, GateError
-from aerie.files import fsync_directory, read_json, write_json
+from aerie.files import fsync_directory, read_json, write_sealed
 from aerie.prompts.duplicates import Repeat, repeats
 from aerie.prompts.text import head
 
@@ -74,7 +74,7 @@ def select(settings: Settings, candidates: Path, earlier: list[Path], out: Path)
         ContractError: candidates are missing or damaged.
         GateError: no candidate is left.
     """
-    sidecar = read_sidecar(candidates, "candidates")
+    sidecar = read_whole(candidates, "candidates")
     name, count = sidecar["provenance"]["dataset"], sidecar["counts"]["candidates"]
     parts = take_parts(settings, candidates, count, earlier)
     rows = sum(len(part.prompts) for part in parts)
@@ -95,9 +95,9 @@ def select(settings: Settings, candidates: Path, earlier: list[Path], out: Path)
                 _write_part(scratch, part, sidecar["provenance"])
         lost = pq.read_table(candidates.with_name("rejects.parquet"), schema=REJECTS)
         write_tables(scratch / "rejects.parquet", [lost, _rejects(dropped)], REJECTS)
-        write_json(scratch / "licence.json", _licence(sidecar["provenance"], rows))
+        write_sealed(scratch / "licence.json", _licence(sidecar["provenance"], rows))
         rejected = lost.num_rows + len(dropped)
-        write_json(
+        write_sealed(
             scratch / "selection.json",
             {
                 "dataset": name,
@@ -128,8 +128,12 @@ def read_selection(folder: Path) -> list[str]:
     path = folder / "selection.json"
     content = read_json(path)
     try:
-        return [str(part["name"]) for part in content["parts"]]
-    except (TypeError, KeyError) as error:
+        names = [str(part["name"]) for part in content["parts"]]
+        # They become paths.
+        if wrong := [name for name in names if not (name.isascii() and name.isdecimal())]:
+            raise ValueError(f"a part of the name {wrong[0]!r}")
+        return names
+    except (TypeError, KeyError, ValueError) as error:
         raise ContractError(
             f"{path} does not list the parts of a selection",
             saw=error,

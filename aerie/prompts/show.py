@@ -20,6 +20,7 @@ from aerie.prompts.adapters import Category, adapters
 from aerie.prompts.inspect import Judge, main_flag
 from aerie.prompts.meanings import meaning
 from aerie.prompts.normalise import Normalised, Rejected
+from aerie.prompts.read import as_text
 from aerie.prompts.source import Row, Source
 
 _CHARACTERS = 700
@@ -141,7 +142,7 @@ def _before(row: Row) -> Syntax | Text:
     if row.value is None:
         return Text(_cut(row.text))
     there = {name: value for name, value in row.value.items() if value is not None}
-    text = json.dumps(there, indent=1, ensure_ascii=False, default=str)
+    text = as_text(there, indent=1)
     return Syntax(_cut(_printable(text)), "json", background_color="default", word_wrap=True)
 
 

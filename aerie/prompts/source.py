@@ -20,8 +20,9 @@ from aerie.errors import DataError
 from aerie.files import digest_file
 from aerie.prompts.adapters import Adapter
 from aerie.prompts.jsontext import BOM, BadLine, DamagedArray, decode, decode_lines
+from aerie.prompts.read import as_text
+from aerie.prompts.unpack import batch_rows
 
-_BATCH_ROWS = 1024
 _SLICE_ROWS = 8192
 _SLICE_BYTES = 16 << 20
 
@@ -146,9 +147,9 @@ class Source:
             with pq.ParquetFile(piece.file) as parquet:
                 columns = [name for name in wanted if name in parquet.schema_arrow.names]
                 lacking = dict.fromkeys(name for name in wanted if name not in columns)
-                for batch in parquet.iter_batches(
-                    _BATCH_ROWS, row_groups=range(piece.start, piece.stop), columns=columns
-                ):
+                groups = range(piece.start, piece.stop)
+                rows = batch_rows(piece.file, parquet.metadata, groups, columns)
+                for batch in parquet.iter_batches(rows, row_groups=groups, columns=columns):
                     values = [_python(batch.column(name)) for name in columns]
                     for cells in zip(*values, strict=True):
                         yield Row(
@@ -200,7 +201,7 @@ def _json_row(id: str, value: Any, wanted: tuple[str, ...], seen: set[str]) -> R
         return Row(id, None, Reason.BAD_JSON, value.problem, value.text)
     if not isinstance(value, dict):
         problem = f"the row is {type(value).__name__}, not an object"
-        return Row(id, None, Reason.NOT_AN_OBJECT, problem, str(value))
+        return Row(id, None, Reason.NOT_AN_OBJECT, problem, as_text(value))
     seen.update(value)
     return Row(id, {column: value.get(column) for column in wanted})
 

@@ -1,7 +1,7 @@
 """The journal: every answer that was paid for, kept outside the outputs that a rerun deletes.
 
-Append-only JSON lines keyed by request digest. Whatever happens to the process, an answer is in
-the journal whole or not at all.
+Append-only JSON lines keyed by request digest, each with a digest of its own. Whatever happens to
+the process or the disk, an answer is in the journal whole or not at all.
 """
 
 import json
@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 
 from aerie.engines.base import Answer
-from aerie.files import canonical_json, fsync_directory
+from aerie.files import canonical_json, digest_json, fsync_directory
 
 log = logging.getLogger("aerie")
 
@@ -51,7 +51,7 @@ class Journal:
         for digest, answer in answers:
             if digest not in self.answers:
                 self.answers[digest] = answer
-                lines.append(canonical_json({"digest": digest, **vars(answer)}) + "\n")
+                lines.append(_line(digest, answer) + "\n")
         data = memoryview("".join(lines).encode())
         while data:
             data = data[os.write(self._descriptor, data) :]
@@ -59,8 +59,34 @@ class Journal:
 
     def _read(self, number: int, line: bytes) -> None:
         try:
-            entry = json.loads(line)
-            digest = entry.pop("digest")
-            self.answers.setdefault(digest, Answer(**entry))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            digest, answer = read_line(line)
+            self.answers.setdefault(digest, answer)
+        except ValueError as error:
             log.warning("%s: line %d is damaged and asked again: %s", self.path, number, error)
+
+
+def _line(digest: str, answer: Answer) -> str:
+    entry = {"digest": digest, **vars(answer)}
+    return canonical_json({**entry, "xxh3": digest_json(entry)})
+
+
+def read_line(line: bytes) -> tuple[str, Answer]:
+    """The digest of a request, and the answer to it. Lines of older journals have no `xxh3`.
+
+    Raises:
+        ValueError: the line is damaged.
+    """
+    try:
+        entry = json.loads(line)
+        expected = entry.pop("xxh3", None)
+        if expected is not None and digest_json(entry) != expected:
+            raise ValueError("it changed since it was written")
+        digest, answer = entry.pop("digest"), Answer(**entry)
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"no answer: {error}") from error
+    ids, finish = answer.output_ids, answer.finish_reason
+    if not isinstance(ids, list) or not all(type(id) is int for id in ids):
+        raise ValueError("output_ids are no ids")
+    if not isinstance(digest, str) or not isinstance(finish, str):
+        raise ValueError("a digest or a finish_reason is no text")
+    return digest, answer

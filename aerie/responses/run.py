@@ -16,7 +16,7 @@ from aerie.contracts.responses import (
     write_response_rejects,
     write_responses,
 )
-from aerie.contracts.sidecar import read_sidecar, write_sidecar
+from aerie.contracts.sidecar import read_whole, write_sidecar
 from aerie.engines import STREAMING, open_engine, open_stream
 from aerie.errors import GateError
 from aerie.gates.supervision import check_supervision
@@ -58,7 +58,7 @@ def answer(job: Job) -> None:
         EngineError: the engine cannot run the target.
         GateError: the supervision gate; the rejected rows are then left beside the journal.
     """
-    prompts = read_sidecar(job.prompts, "prompts")
+    prompts = read_whole(job.prompts, "prompts")
     target = read_target(job.target)
     with Journal(job.journal) as journal:
         results = _answer(job, target, journal, prompts["provenance"])

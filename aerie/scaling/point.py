@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from aerie.contracts import VERSIONS
 from aerie.contracts.sidecar import read_sidecar
 from aerie.errors import DataError
-from aerie.files import digest_file, digest_json, write_json
+from aerie.files import digest_file, digest_json, write_sealed
 from aerie.scaling.fractions import nested, prompt_of
 from aerie.states.manifest import read_manifest
 from aerie.train.settings import DraftSettings
@@ -49,7 +49,7 @@ def train_point(
     import torch
 
     from aerie.contracts.states import Layers
-    from aerie.contracts.vocab import read_map
+    from aerie.contracts.vocab import read_vouched_map
     from aerie.target import read_target
     from aerie.train.data import locate, split
     from aerie.train.ranks import join
@@ -57,7 +57,7 @@ def train_point(
     from aerie.train.trainer import Trainer
 
     target = read_target(target_sidecar)
-    vocab = read_map(map_sidecar.with_name("map.safetensors"))
+    vocab = read_vouched_map(map_sidecar)
     indexes = read_manifest(manifest)
     layers = Layers(tuple(read_sidecar(indexes[0], "states")["layers"]["hf_hidden_states"]))
     training, held_out = split(locate(indexes), settings.eval_share)
@@ -103,14 +103,14 @@ def judge_draft(
     import torch
 
     from aerie.contracts.draft import read_draft
-    from aerie.contracts.vocab import read_map
+    from aerie.contracts.vocab import read_vouched_map
     from aerie.target import read_target
     from aerie.train.data import locate, split
     from aerie.train.start import freeze
     from aerie.train.weights import Weights
 
     target = read_target(target_sidecar)
-    vocab = read_map(map_sidecar.with_name("map.safetensors"))
+    vocab = read_vouched_map(map_sidecar)
     training, held_out = split(locate(read_manifest(manifest)), settings.eval_share)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = getattr(torch, settings.dtype)
@@ -177,4 +177,4 @@ def _write(
             for sample, tally in zip(held_out, tallies, strict=True)
         ],
     }
-    write_json(out, content)
+    write_sealed(out, content)

@@ -12,7 +12,7 @@ from aerie.bench.statistics import Bootstrap, Floats
 from aerie.contracts import VERSIONS
 from aerie.contracts.sidecar import read_sidecar
 from aerie.errors import ContractError
-from aerie.files import read_json, write_json
+from aerie.files import read_json, write_sealed
 from aerie.plan.rates import PHASES, read_rates
 from aerie.scaling.fit import LEAST_SIZES, Curve, Form, Points, fit, interval_at, points
 from aerie.scaling.settings import ScalingSettings
@@ -211,7 +211,7 @@ def write_scaling(
     parts = read_sidecar(manifest, "manifest")["counts"]["parts"]
     hours, unit = data_hours(work, parts, gpus)
     content = summarise(read_points(paths), settings.least_gain, hours, unit)
-    write_json(out, {"artifact": "scaling", "contract": VERSIONS["scaling"], **content})
+    write_sealed(out, {"artifact": "scaling", "contract": VERSIONS["scaling"], **content})
     log.info("%s", content["verdict"]["words"])
 
 

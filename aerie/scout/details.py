@@ -19,7 +19,7 @@ from huggingface_hub.hf_api import RepoSibling
 
 from aerie.contracts import VERSIONS
 from aerie.errors import ContractError, DataError
-from aerie.files import read_json, write_json
+from aerie.files import read_json, write_sealed
 from aerie.scout import card
 from aerie.scout.client import Client, refused
 from aerie.scout.listing import Listed, bounds_of, middle
@@ -82,7 +82,7 @@ def details_of(listed: Listed, client: Client, cache: Path) -> Details:
     details, whole = _ask(listed, client)
     if whole and _COMMIT.fullmatch(listed.revision):
         content = {"artifact": "scout", "contract": VERSIONS["scout"], **asdict(details)}
-        write_json(path, content)
+        write_sealed(path, content)
     return details
 
 

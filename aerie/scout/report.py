@@ -6,7 +6,7 @@ from typing import Any
 
 from aerie.contracts import VERSIONS
 from aerie.errors import ContractError, DataError
-from aerie.files import read_json, replacing, write_json
+from aerie.files import read_json, replacing, write_sealed
 from aerie.scout.categories import CATEGORIES, SUGGESTED
 from aerie.scout.render import markdown
 
@@ -21,7 +21,7 @@ def write_report(categories: Iterable[Path], json_out: Path, markdown_out: Path)
     content = collect(categories)
     with replacing(markdown_out) as scratch:
         scratch.write_text(markdown(content), encoding="utf-8")
-    write_json(json_out, content)
+    write_sealed(json_out, content)
     return content
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from aerie.config import ScoutSettings
 from aerie.contracts import VERSIONS
 from aerie.errors import DataError
-from aerie.files import write_json
+from aerie.files import write_sealed
 from aerie.progress import Progress
 from aerie.prompts.adapters import adapters
 from aerie.scout.adapters import fit
@@ -66,7 +66,7 @@ def scout(scouting: Scouting, out: Path) -> dict[str, Any]:
         "candidates": candidates,
         "findings": findings,
     }
-    write_json(out, content)
+    write_sealed(out, content)
     return content
 
 

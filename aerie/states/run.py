@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from aerie.config import StatesSettings
 from aerie.contracts.responses import AnswerSource, Response, read_responses
-from aerie.contracts.sidecar import read_sidecar
+from aerie.contracts.sidecar import read_whole
 from aerie.contracts.states import (
     Layers,
     Sample,
@@ -23,8 +23,8 @@ from aerie.contracts.states import (
     choose_layers,
     file_key,
     token_bytes,
-    write_index,
 )
+from aerie.contracts.states_index import write_index
 from aerie.errors import ContractError
 from aerie.gates.disk import check_disk
 from aerie.gates.states import check_batch, check_probe
@@ -85,7 +85,7 @@ def capture_part(
     """
     model = read_target(target)
     table = responses.with_suffix(".parquet")
-    digest = read_sidecar(responses, "responses")["files"][table.name]["xxh3"]
+    digest = read_whole(responses, "responses", [table.name])["files"][table.name]["xxh3"]
     layers = choose_layers(model.layers, settings.layers)
     provenance: dict[str, Any] = {
         "target": model.revision,

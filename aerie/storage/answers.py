@@ -1,6 +1,5 @@
 """Which answers of a journal are nowhere else."""
 
-import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,6 +8,7 @@ import pyarrow.parquet as pq
 
 from aerie.contracts.sidecar import damage, read_sidecar
 from aerie.errors import ContractError
+from aerie.responses.journal import read_line
 
 _COLUMNS = ["request_digest", "output_ids", "finish_reason"]
 _Answer = tuple[tuple[int, ...], str]
@@ -40,10 +40,9 @@ def _journalled(journal: Path) -> tuple[dict[str, _Answer], int]:
     with journal.open("rb") as stream:
         for line in stream:
             try:
-                entry = json.loads(line)
-                answer = (tuple(entry["output_ids"]), entry["finish_reason"])
-                answers.setdefault(entry["digest"], answer)
-            except (ValueError, KeyError, TypeError):
+                digest, answer = read_line(line)
+                answers.setdefault(digest, (tuple(answer.output_ids), answer.finish_reason))
+            except ValueError:
                 unreadable += 1
     return answers, unreadable
 

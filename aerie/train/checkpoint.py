@@ -15,10 +15,13 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from aerie.files import fsync_directory, read_json, write_json
+from aerie.errors import ContractError
+from aerie.files import digest_file, fsync_directory, read_json, write_sealed
 from aerie.train.weights import Matrices, spans
 
 log = logging.getLogger("aerie")
+
+_TENSORS = "state.safetensors"
 
 
 def save_checkpoint(
@@ -30,9 +33,10 @@ def save_checkpoint(
     scratch = folder / f".step-{step:06d}.tmp"
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
-    save_file(tensors, scratch / "state.safetensors")
-    write_json(scratch / "state.json", {**state, "step": step})
-    with (scratch / "state.safetensors").open("rb") as written:
+    file = scratch / _TENSORS
+    save_file(tensors, file)
+    write_sealed(scratch / "state.json", {**state, "step": step, "tensors": digest_file(file)})
+    with file.open("rb") as written:
         # The rename below must not become durable before what it names.
         fsync_directory(scratch)
         os.fsync(written.fileno())
@@ -49,16 +53,21 @@ def save_checkpoint(
 def load_checkpoint(
     folder: Path, contract: dict[str, Any], restore: Callable[[Path], None]
 ) -> dict[str, Any] | None:
-    """Give the tensors' file of the newest checkpoint of `contract` to `restore`; return its state,
-    None if none fits.
+    """Give the tensors' file of the newest whole checkpoint of `contract` to `restore`; return its
+    state, None if none fits. A damaged one is passed over: the steps since the one before are done
+    again.
     """
     for checkpoint in reversed(_checkpoints(folder)):
-        state: dict[str, Any] = read_json(checkpoint / "state.json")
+        try:
+            state = _read_state(checkpoint)
+        except ContractError as error:
+            log.warning("not resuming %s, which is damaged:\n%s", checkpoint, error)
+            continue
         differing = differences(state["contract"], contract)
         if differing:
             log.info("not resuming %s, which differs in:\n%s", checkpoint, "\n".join(differing))
             continue
-        restore(checkpoint / "state.safetensors")
+        restore(checkpoint / _TENSORS)
         if state["best"] and not (folder / _name(state["best"]["step"])).is_dir():
             log.warning("%s is gone; the best is chosen among later epochs", folder / "best")
             state["best"] = None
@@ -68,10 +77,35 @@ def load_checkpoint(
 
 
 def load_weights(folder: Path, step: int, weights: Matrices) -> None:
-    """Restore the weights alone of the checkpoint after `step`, in place and in their dtype."""
-    with safe_open(folder / _name(step) / "state.safetensors", "pt") as saved:
+    """Restore the weights alone of the checkpoint after `step`, in place and in their dtype.
+
+    Raises:
+        ContractError: it is damaged.
+    """
+    _read_state(folder / _name(step))
+    with safe_open(folder / _name(step) / _TENSORS, "pt") as saved:
         for name, span in spans(weights.config).items():
             weights.parts[name].copy_(saved.get_slice("weights")[span])
+
+
+def _read_state(checkpoint: Path) -> dict[str, Any]:
+    """The state of a checkpoint, once its tensors are known to be those that were saved with it.
+
+    Raises:
+        ContractError: they are not, or one of the files is missing or damaged.
+    """
+    state: dict[str, Any] = read_json(checkpoint / "state.json")
+    tensors = checkpoint / _TENSORS
+    saw = digest_file(tensors) if tensors.is_file() else "no such file"
+    expected = state.pop("tensors", None) if isinstance(state, dict) else None
+    if saw != expected:
+        raise ContractError(
+            f"{tensors} is not what was saved",
+            saw=saw,
+            expected=expected,
+            remedy=f"remove {checkpoint} and run the build again: it goes on from an earlier one",
+        )
+    return state
 
 
 def differences(old: Any, new: Any, path: str = "") -> list[str]:

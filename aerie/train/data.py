@@ -9,9 +9,9 @@ from pathlib import Path
 import xxhash
 from torch import Tensor
 
-from aerie.contracts.sidecar import read_sidecar
+from aerie.contracts.sidecar import described, read_sidecar
 from aerie.contracts.states import Sample, StatesFile
-from aerie.errors import DataError
+from aerie.errors import ContractError, DataError
 from aerie.train.packing import Pack, make_pack
 
 
@@ -40,11 +40,16 @@ def locate(indexes: Iterable[Path]) -> list[Located]:
     located = []
     for index in indexes:
         dataset = index.parent.parent.name
-        for name, entry in read_sidecar(index, "states")["files"].items():
+        for name, entry in described(index, read_sidecar(index, "states")).items():
             file = index.parent / name
-            states = open_states(file)
+            states, ids = open_states(file), entry.get("samples")
+            if not isinstance(ids, list) or len(ids) != len(states):
+                raise ContractError(
+                    f"{index} names other samples than {file} holds",
+                    remedy=f"remove {index} and run the build again: whole files are kept",
+                )
             answers = _answers(states.offsets, states.column("loss_mask"))
-            for number, (sample, answer) in enumerate(zip(entry["samples"], answers, strict=True)):
+            for number, (sample, answer) in enumerate(zip(map(str, ids), answers, strict=True)):
                 rows = states.offsets[number + 1] - states.offsets[number] - 2
                 if answer:
                     located.append(Located(sample, dataset, file, number, rows, answer))

@@ -12,7 +12,7 @@ import torch
 from aerie.contracts.draft import check_draft, write_draft
 from aerie.contracts.sidecar import read_sidecar, write_sidecar
 from aerie.contracts.states import Layers
-from aerie.contracts.vocab import VocabMap, read_map
+from aerie.contracts.vocab import VocabMap, read_vouched_map
 from aerie.errors import ContractError
 from aerie.files import canonical_json, digest_file, digest_json, replacing, write_json
 from aerie.states.manifest import read_manifest
@@ -52,7 +52,7 @@ def train(
         if tracking
         else {}
     )
-    target, vocab = read_target(target_sidecar), read_map(map_sidecar.with_name("map.safetensors"))
+    target, vocab = read_target(target_sidecar), read_vouched_map(map_sidecar)
     indexes = read_manifest(manifest)
     layers = _layers(indexes)
     config = draft_config(target, settings, vocab, layers)

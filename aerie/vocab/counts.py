@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from aerie.contracts.responses import RESPONSES
-from aerie.contracts.sidecar import read_sidecar, write_sidecar
+from aerie.contracts.sidecar import read_whole, write_sidecar
 from aerie.contracts.vocab import Int64, write_counts
 from aerie.errors import ContractError
 from aerie.target import Target, read_target
@@ -27,7 +27,8 @@ def count_dataset(responses: Sequence[Path], target: Path, out: Path) -> None:
     digests = {}
     for sidecar in responses:
         table = sidecar.with_suffix(".parquet")
-        digests[sidecar.stem] = read_sidecar(sidecar, "responses")["files"][table.name]["xxh3"]
+        content = read_whole(sidecar, "responses", [table.name])
+        digests[sidecar.stem] = content["files"][table.name]["xxh3"]
         counts += count_table(table, model)
     data = out.with_suffix(".safetensors")
     write_counts(data, counts)

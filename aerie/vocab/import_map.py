@@ -69,7 +69,10 @@ def read_vocab_mapping(file: Path) -> VocabMap:
 
     try:
         # torch.load would take a file of before 2020 too, by a reader with fewer checks.
-        zipfile.ZipFile(file).close()
+        with zipfile.ZipFile(file) as archive:
+            # torch.save compresses nothing; what is compressed may unpack to any size.
+            if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
+                raise zipfile.BadZipFile("its entries are compressed")
         content = torch.load(file, map_location="cpu", weights_only=True)
     except _UNREADABLE as error:
         raise DataError(

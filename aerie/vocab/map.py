@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aerie.config import VocabSettings
-from aerie.contracts.sidecar import read_sidecar, write_sidecar
+from aerie.contracts.sidecar import read_whole, write_sidecar
 from aerie.contracts.vocab import Int64, VocabMap, read_counts, write_map
 from aerie.errors import ConfigError, ContractError
-from aerie.files import write_json
+from aerie.files import write_sealed
 from aerie.gates.coverage import check_coverage
 from aerie.target import Target, read_target
 
@@ -41,7 +41,7 @@ def make_map(counts: Sequence[Path], target: Path, settings: VocabSettings, out:
     vocab = build_map(total, kept_ids(model, tokenizer), settings.size)
     report = coverage(vocab, datasets, lambda token: str(tokenizer.decode([token])))
     out.unlink(missing_ok=True)
-    write_json(out.with_name("coverage.json"), report)
+    write_sealed(out.with_name("coverage.json"), report)
     # Before the gate, and logged: Snakemake deletes the outputs of a job that a gate stopped.
     _log_coverage(report)
     shares = {name: entry["coverage"] for name, entry in report["datasets"].items()}
@@ -148,7 +148,7 @@ def _missed(vocab: VocabMap, counts: Int64) -> list[int]:
 
 
 def _counts(sidecar: Path, target: Target) -> Int64:
-    revision = read_sidecar(sidecar, "counts")["provenance"]["target"]
+    revision = read_whole(sidecar, "counts")["provenance"]["target"]
     counts = read_counts(sidecar.with_suffix(".safetensors"))
     if revision != target.revision or counts.shape != (target.vocab_size,):
         raise ContractError(

@@ -19,8 +19,9 @@ from aerie.bench.accept import pair, rounded
 from aerie.bench.breakeven import ceiling
 from aerie.bench.statistics import Bootstrap, Floats
 from aerie.contracts import VERSIONS
-from aerie.contracts.vocab import VocabMap, read_counts, read_map
-from aerie.files import write_json
+from aerie.contracts.sidecar import read_whole
+from aerie.contracts.vocab import VocabMap, read_counts, read_vouched_map
+from aerie.files import write_sealed
 from aerie.scaling.fractions import prompt_of
 from aerie.scaling.settings import MapStudySettings
 from aerie.states.manifest import read_manifest
@@ -68,8 +69,11 @@ def write_study(
         ContractError: an input is damaged.
     """
     target = read_target(target_sidecar)
-    own = read_map(map_sidecar.with_name("map.safetensors"))
-    datasets = {path.stem: read_counts(path.with_suffix(".safetensors")) for path in counts}
+    own = read_vouched_map(map_sidecar)
+    datasets = {}
+    for path in counts:
+        read_whole(path, "counts")
+        datasets[path.stem] = read_counts(path.with_suffix(".safetensors"))
     total = sum(datasets.values(), np.zeros(target.vocab_size, dtype=np.int64))
     kept = kept_ids(target, target.tokenizer())
     walk = Walker(recipe, manifest, target_sidecar, draft_sidecar)
@@ -99,7 +103,7 @@ def write_study(
         )
         log.info("map of %d: coverage %.4f, %s", size, covered["overall"], _words(entries[-1]))
     content = {"artifact": "map_study", "contract": VERSIONS["map_study"]}
-    write_json(out, content | {"own": len(own.target_ids), "k": recipe.steps, "sizes": entries})
+    write_sealed(out, content | {"own": len(own.target_ids), "k": recipe.steps, "sizes": entries})
 
 
 def lost(whole: Walked, walked: Walked | None) -> dict[str, Any]:

@@ -13,7 +13,8 @@ import torch
 from aerie.config import StatesSettings
 from aerie.contracts.responses import Response, read_responses, write_responses
 from aerie.contracts.sidecar import write_sidecar
-from aerie.contracts.states import Sample, StatesFile, choose_layers, damage, token_bytes
+from aerie.contracts.states import Sample, StatesFile, choose_layers, token_bytes
+from aerie.contracts.states_index import damage
 from aerie.engines.base import Request
 from aerie.engines.sglang.capture import new_spool
 from aerie.engines.sglang.fleet import servers

@@ -7,7 +7,8 @@ from safetensors.torch import save_file
 from torch.nn import functional
 
 from aerie.contracts.sidecar import write_sidecar
-from aerie.contracts.states import Layers, Sample, StatesWriter, write_index
+from aerie.contracts.states import Layers, Sample, StatesWriter
+from aerie.contracts.states_index import write_index
 
 HIDDEN, LAYERS, VOCAB = 8, Layers((2, 3, 5)), 100
 SCALE = torch.linspace(0.5, 2, HIDDEN).bfloat16()

@@ -14,11 +14,10 @@ from aerie.contracts.states import (
     StatesFile,
     StatesWriter,
     choose_layers,
-    damage,
     file_key,
     token_bytes,
-    write_index,
 )
+from aerie.contracts.states_index import damage, write_index
 from aerie.errors import ConfigError, ContractError
 from aerie.files import read_json
 

@@ -14,9 +14,11 @@ from aerie.files import (
     digest_bytes,
     digest_file,
     digest_json,
+    is_inside,
     read_json,
     replacing,
     write_json,
+    write_sealed,
 )
 
 
@@ -103,3 +105,48 @@ def test_no_nan_in_json(tmp_path: Path) -> None:
 
 def test_lone_surrogates_have_a_digest() -> None:
     assert digest_json("\ud800") != digest_json("\ud801")
+
+
+@given(content=st.dictionaries(st.text(max_size=3), json_values), data=st.data())
+def test_a_sealed_artifact_is_what_was_written_or_an_error(
+    tmp_path_factory: pytest.TempPathFactory, content: dict[str, object], data: st.DataObject
+) -> None:
+    content.pop("xxh3", None)
+    path = tmp_path_factory.getbasetemp() / "sealed.json"
+    write_sealed(path, content)
+    assert read_json(path) == content
+    raw = bytearray(path.read_bytes())
+    raw[data.draw(st.integers(0, len(raw) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    path.write_bytes(raw)
+    try:
+        read = read_json(path)
+    except ContractError:
+        return
+    # White space, or the name of the digest itself: the content is the same.
+    assert {key: read[key] for key in content} == content and len(read) <= len(content) + 1
+
+
+def test_a_sealed_artifact_keeps_tuples_and_numbers_as_keys(tmp_path: Path) -> None:
+    write_sealed(tmp_path / "a.json", {"counts": {10: (1, 2), 9: 0.1}})
+    assert read_json(tmp_path / "a.json") == {"counts": {"10": [1, 2], "9": 0.1}}
+
+
+def test_json_that_is_nested_too_deeply_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text("[" * 100_000)
+    with pytest.raises(ContractError, match="is not JSON"):
+        read_json(path)
+
+
+@pytest.mark.parametrize("name", ["", ".", "/etc/passwd", "..", "a/../../b", "../a", "a\0b"])
+def test_names_that_leave_their_folder(name: str) -> None:
+    assert not is_inside(name)
+
+
+@given(name=st.text(st.sampled_from("ab./\\"), max_size=8))
+def test_whatever_is_inside_stays_inside(
+    tmp_path_factory: pytest.TempPathFactory, name: str
+) -> None:
+    folder = tmp_path_factory.getbasetemp() / "work"
+    if is_inside(name):
+        assert Path(os.path.normpath(folder / name)).is_relative_to(folder)

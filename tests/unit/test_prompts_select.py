@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from aerie.contracts.prompts import Reason, read_prompts, read_rejects
 from aerie.contracts.sidecar import damage, read_sidecar
 from aerie.errors import ContractError, GateError
-from aerie.files import digest_bytes
+from aerie.files import digest_bytes, read_json
 from aerie.prompts.select import Settings, mode_of, read_selection, replacing_folder, select
 from tests.unit.prompts_fixtures import make_candidates
 
@@ -128,7 +128,7 @@ def test_contents_of_a_selection(tmp_path: Path) -> None:
     }
     selection = json.loads((tmp_path / "out/selection.json").read_text())
     assert selection["duplicates"] == {"a": 2} and selection["near_duplicates"] == {"b": 1}
-    assert json.loads((tmp_path / "out/licence.json").read_text()) == {
+    assert read_json(tmp_path / "out/licence.json") == {
         "adapter": "generic/messages",
         "category": "own data",
         "dataset": "own",

@@ -1,11 +1,13 @@
 """What must hold for the repository as a whole: pins, paths, sizes, imports, rules and scripts."""
 
+import ast
 import functools
 import importlib.metadata
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -180,6 +182,83 @@ def test_rules_run_commands(path: Path) -> None:
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
 def test_scripts_explain_themselves(path: Path) -> None:
     assert "--log" in _python(str(path), "--help")
+
+
+def _calls() -> Iterator[tuple[str, str, ast.Call]]:
+    """Every call in the code that a build runs: where, of what, and the call."""
+    for path in _tracked():
+        if path.suffix == ".py" and path.relative_to(ROOT).parts[0] in (
+            "aerie",
+            "scripts",
+            "rules",
+        ):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Call):
+                    where = f"{path.relative_to(ROOT)}:{node.lineno}"
+                    yield where, ast.unparse(node.func), node
+
+
+def _said(call: ast.Call, name: str) -> str | None:
+    return next((ast.unparse(key.value) for key in call.keywords if key.arg == name), None)
+
+
+def test_nothing_is_unpickled_but_tensors() -> None:
+    free = re.compile(r"(c?pickle|dill|cloudpickle|joblib|shelve|marshal)\.(loads?|open|Unpickler)")
+    found = []
+    for where, name, call in _calls():
+        if name == "torch.load" and _said(call, "weights_only") != "True":
+            found.append(f"{where}: torch.load without weights_only=True")
+        if name in ("np.load", "numpy.load") and _said(call, "allow_pickle") not in (None, "False"):
+            found.append(f"{where}: {name} with pickles")
+        if free.fullmatch(name):
+            found.append(f"{where}: {name}")
+    assert not found
+
+
+def test_no_text_is_run_as_code() -> None:
+    """`ast.literal_eval` builds values alone; yaml.safe_load, and no shell."""
+    refused = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "yaml.load",
+               "yaml.unsafe_load", "yaml.full_load", "jinja2.Template", "Template"}  # fmt: skip
+    found = [f"{where}: {name}" for where, name, _ in _calls() if name in refused]
+    found += [
+        f"{where}: a shell"
+        for where, _, call in _calls()
+        if _said(call, "shell") not in (None, "False")
+    ]
+    assert not found
+
+
+def test_code_of_a_checkpoint_runs_by_configuration_alone() -> None:
+    """Local files alone, which the target's revision covers, and code only where a setting says."""
+    allowed = {None, "False", "trusted", "self.trust_remote_code"}
+    found = []
+    for where, name, call in _calls():
+        if name.endswith(".from_pretrained"):
+            if _said(call, "local_files_only") != "True":
+                found.append(f"{where}: may fetch")
+            if _said(call, "trust_remote_code") not in allowed:
+                found.append(f"{where}: {_said(call, 'trust_remote_code')}")
+    assert not found
+
+
+def test_no_archive_is_unpacked() -> None:
+    """A name inside an archive may leave the folder that it is unpacked to."""
+    refused = re.compile(r".*\.(extractall|extract|unpack_archive)|tarfile\..*")
+    assert not [f"{where}: {name}" for where, name, _ in _calls() if refused.fullmatch(name)]
+
+
+def test_templates_of_aerie_escape_what_they_are_given() -> None:
+    """The report's page; chat templates are rendered by transformers, in its sandbox."""
+    made = [(where, call) for where, name, call in _calls() if name.endswith("Environment")]
+    assert [_said(call, "autoescape") for _, call in made] == ["True"], made
+    unescaped = [
+        f"{path}:{number}"
+        for path in _tracked()
+        if path.suffix == ".j2" and path.is_relative_to(ROOT / "aerie")
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if re.search(r"\|\s*safe\b|autoescape", line)
+    ]
+    assert not unescaped
 
 
 def test_contract_versions_are_used() -> None:

@@ -15,7 +15,8 @@ from aerie.config import StatesSettings
 from aerie.contracts.codecs import Codec
 from aerie.contracts.responses import AnswerSource, Response, write_responses
 from aerie.contracts.sidecar import write_sidecar
-from aerie.contracts.states import Layers, Sample, StatesFile, damage, token_bytes
+from aerie.contracts.states import Layers, Sample, StatesFile, token_bytes
+from aerie.contracts.states_index import damage
 from aerie.engines.base import Captured, Engine, Request
 from aerie.engines.transformers.load import TransformersEngine
 from aerie.errors import ContractError, GateError
@@ -356,7 +357,7 @@ def test_damaged_responses_are_an_error(
     index = run(tmp_path, tiny_target, answered)
     sidecar = tmp_path / "responses" / "d" / "000.json"
     sidecar.with_suffix(".parquet").write_bytes(b"PAR1")
-    with pytest.raises(ContractError, match="not a readable table"):
+    with pytest.raises(ContractError, match="does not fit the files beside it"):
         capture_part(
             sidecar,
             tiny_target.folder / "target.json",

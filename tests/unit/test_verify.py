@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from aerie.contracts.sidecar import write_sidecar
-from aerie.contracts.states import Layers, Sample, StatesWriter, write_index
+from aerie.contracts.sidecar import read_whole, write_sidecar
+from aerie.contracts.states import Layers, Sample, StatesWriter
+from aerie.contracts.states_index import write_index
 from aerie.errors import ContractError
 from aerie.files import read_json, write_json
 from aerie.verify import repair, verify
@@ -151,3 +152,37 @@ def test_errors_read_well(tmp_path: Path) -> None:
     assert result.returncode == 1
     assert result.stderr.startswith("artifact: ")
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("name", ["../../../kept.txt", "/kept.txt", "a/../../../../kept.txt"])
+def test_a_sidecar_that_names_a_file_outside_removes_nothing_there(work: Path, name: str) -> None:
+    kept = work.parent / "kept.txt"
+    kept.write_text("mine")
+    outside = str(kept) if name.startswith("/") else name
+    path = work / "responses" / "d" / "000.json"
+    content = read_json(path)
+    write_json(path, {**content, "files": {outside: {"xxh3": "0" * 32, "bytes": 1}}})
+    (finding,) = verify(work).findings
+    assert (finding.file, finding.problem) == (path, "names files outside of its folder")
+    repair([finding])
+    assert kept.read_text() == "mine" and not path.exists()
+
+
+def test_a_changed_sidecar_is_named(work: Path) -> None:
+    path = work / "responses" / "d" / "000.json"
+    path.write_text(path.read_text().replace('"counts": {}', '"counts": {"rows": 1}'))
+    (finding,) = verify(work).findings
+    assert (finding.file, finding.problem) == (path, "changed since it was written")
+
+
+def test_a_swapped_table_is_an_error_of_whoever_reads_it(work: Path) -> None:
+    tables = [work / "responses" / "d" / f"{part}.parquet" for part in ("000", "001")]
+    first, second = (table.read_bytes() for table in tables)
+    tables[0].write_bytes(second)
+    tables[1].write_bytes(first)
+    for table in tables:
+        with pytest.raises(ContractError, match="does not fit the files beside it"):
+            read_whole(table.with_suffix(".json"), "responses")
+        # Only what is asked for is read.
+        read_whole(table.with_suffix(".json"), "responses", names=[])
+        read_whole(table.with_suffix(".json"), "responses", up_to=10)

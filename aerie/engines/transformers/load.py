@@ -29,6 +29,7 @@ def load_model(target: Target) -> PreTrainedModel:
             dtype=getattr(torch, target.dtype),
             attn_implementation="sdpa",
             local_files_only=True,
+            trust_remote_code=False,
             output_loading_info=True,
         )
     except (OSError, ValueError, RuntimeError) as error:

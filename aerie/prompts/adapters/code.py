@@ -66,13 +66,14 @@ class GithubCodeReview(Adapter):
         code = row["before_code"]
         if not isinstance(code, str) or not code.strip():
             raise Rejected(Reason.EMPTY_PROMPT, "there is no code")
-        language, path = row["language"], row["file_path"]
+        columns = (row["language"], row["file_path"])
+        language, path = (value if isinstance(value, str) else "" for value in columns)
         # Longer than any fence inside, as Markdown wants it.
         fence = "`" * max(3, 1 + max(map(len, re.findall("`+", code)), default=0))
         question = (
             f"Review the following {f'{language} ' if language else ''}code"
             f"{f' from `{path}`' if path else ''} and point out concrete problems.\n\n"
-            f"{fence}{(language or '').lower()}\n{code.rstrip()}\n{fence}"
+            f"{fence}{language.lower()}\n{code.rstrip()}\n{fence}"
         )
         messages = [{"role": "user", "content": question}]
         return self.conversation(row, messages, flags=frozenset({Flag.PROMPT_TEMPLATED}))
