@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 
 from aerie.config import PathSource, TargetSettings
 from aerie.contracts.candidates import Index, read_index, write_index
