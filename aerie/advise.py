@@ -36,6 +36,8 @@ def choose(
     Raises:
         DataError: there is no such domain, or no round cost at that concurrency.
     """
+    if concurrency < 1:
+        raise DataError("--concurrency must be 1 or more", saw=concurrency)
     first = next(iter(benches.values()))
     if domain is not None and domain not in first["domains"]:
         raise DataError(
@@ -59,7 +61,7 @@ def advise(
     command = shlex.join(wanted.command(settings, version, settings.port or 30000))
     if choice.k:
         words = (
-            f"At concurrency {choice.concurrency}, draft {choice.k} tokens a round: it gains "
+            f"At concurrency {choice.concurrency}, draft with k = {choice.k}: a round gains "
             f"{choice.accept_length:.2f} tokens and costs {choice.round_cost:.2f} plain steps, so "
             f"decoding is {choice.speedup:.2f} times as fast as without the draft."
         )

@@ -24,6 +24,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 Mode = Literal["thinking", "instant"]
+# The suite of prompts that are held out of the mix.
+MIX = "mix"
 
 
 class PackageSource(Section):
@@ -218,6 +220,9 @@ class BenchSettings(Section):
     """Measurement of the draft against plain decoding."""
 
     suites: dict[Name, str] = _field(..., "suite name to JSONL file", min_length=1)
+    held_out: int = _field(
+        0, "prompts of each dataset that are measured, as the suite `mix`, and not trained on", ge=0
+    )
     k: int = _field(3, "draft tokens of a round", ge=1, le=16)
     max_new_tokens: int = _field(512, "tokens of an answer at most", ge=2)
     prompts_per_domain: int | None = _field(None, "prompts used of each domain; default all", ge=1)
@@ -240,6 +245,18 @@ class BenchSettings(Section):
     min_distinct: float = _field(
         0.2, "answers whose share of distinct 4-grams is lower do not count", ge=0, le=1
     )
+
+    @property
+    def names(self) -> list[str]:
+        """All suites, that of the mix's own prompts among them."""
+        return [*self.suites, MIX] if self.held_out else list(self.suites)
+
+    @field_validator("suites")
+    @classmethod
+    def _not_mix(cls, value: dict[str, str]) -> dict[str, str]:
+        if MIX in value:
+            raise ValueError(f"`{MIX}` is the suite of `bench.held_out`: choose another name")
+        return value
 
 
 class Shape(Section):

@@ -7,7 +7,7 @@ INPUT: a draft, a suite. OUTPUT: <results>/bench/<run>/<suite>.json.
 rule bench:
     input:
         draft=the_draft,
-        suite=lambda wildcards: CONFIG.bench.suites[wildcards.suite],
+        suite=suite_file,
         target="<results>/target/target.json",
         code=code("bench"),
     output:

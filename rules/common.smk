@@ -112,6 +112,13 @@ def of_datasets(pattern):
     ]
 
 
+def suite_file(wildcards):
+    """The prompts of a suite: a file of the user's, or what was held out of the mix."""
+    return CONFIG.bench.suites.get(
+        wildcards.suite, f"<results>/suites/{configuration.MIX}.jsonl"
+    )
+
+
 def selected_part(wildcards):
     """The sidecar of one selected part."""
     folder = checkpoints.prompts.get(dataset=wildcards.dataset).output.folder
@@ -161,7 +168,7 @@ def everything(wildcards):
         *expand(
             "<results>/bench/{run}/{suite}.json",
             run=CONFIG.drafts,
-            suite=CONFIG.bench.suites,
+            suite=CONFIG.bench.names,
         ),
         "<results>/overlap/overlap.json",
         "<results>/lock.json",

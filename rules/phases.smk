@@ -43,5 +43,5 @@ rule all_bench:
         expand(
             "<results>/bench/{run}/{suite}.json",
             run=CONFIG.drafts,
-            suite=CONFIG.bench.suites,
+            suite=CONFIG.bench.names,
         ),

@@ -107,6 +107,7 @@ checkpoint prompts:
         take=dataset("take"),
         part_size=CONFIG.prompts.part_size,
         thinking=thinking_share,
+        held_out=CONFIG.bench.held_out,
         seed=CONFIG.seed,
     shell:
         r"""
@@ -115,6 +116,7 @@ checkpoint prompts:
             --take {params.take} \
             --part-size {params.part_size} \
             --thinking-share {params.thinking} \
+            --held-out {params.held_out} \
             --seed {params.seed} \
             --candidates {input.candidates:q} \
             --earlier {input.earlier:q} \
@@ -148,3 +150,19 @@ rule overlap:
             --selections {input.selections:q} \
             --out {output.json:q}
         """
+
+
+# Prompts of the mix that are measured and never trained on: a suite like any other.
+rule mix_suite:
+    input:
+        of_datasets("heldout.jsonl"),
+    output:
+        "<results>/suites/mix.jsonl",
+    log:
+        "<logs>/mix_suite.log",
+    benchmark:
+        "<benchmarks>/mix_suite.tsv"
+    resources:
+        mem_mb=100,
+    shell:
+        "cat {input:q} > {output:q}.part 2> {log:q} && mv {output:q}.part {output:q}"

@@ -52,7 +52,7 @@ rule report:
         bench=expand(
             "<results>/bench/{run}/{suite}.json",
             run=CONFIG.drafts,
-            suite=CONFIG.bench.suites,
+            suite=CONFIG.bench.names,
         ),
         draft=f"<results>/draft/{SHOWN}/draft.json",
         eval=f"<results>/draft/{SHOWN}/eval.json",

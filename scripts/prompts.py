@@ -4,14 +4,20 @@ import argparse
 from pathlib import Path
 
 from aerie.command import log, parser, run
-from aerie.config import PromptsSettings
+from aerie.config import BenchSettings, PromptsSettings
 from aerie.files import read_json
 from aerie.prompts.select import Settings, select
 
 
 def main(options: argparse.Namespace) -> None:
     """Select the prompts of one dataset."""
-    settings = Settings(options.take, options.part_size, options.thinking_share, options.seed)
+    settings = Settings(
+        options.take,
+        options.part_size,
+        options.thinking_share,
+        options.seed,
+        options.held_out,
+    )
     select(settings, options.candidates, options.earlier, options.out)
     selection = read_json(options.out / "selection.json")
     log.info(
@@ -40,6 +46,12 @@ def arguments() -> argparse.ArgumentParser:
         type=float,
         default=PromptsSettings.model_fields["thinking_share"].default,
         help="share of the prompts that the target thinks about",
+    )
+    result.add_argument(
+        "--held-out",
+        type=int,
+        default=BenchSettings.model_fields["held_out"].default,
+        help="prompts that are measured on and never selected",
     )
     result.add_argument("--seed", type=int, default=0, help="seed of the choice of modes")
     result.add_argument(

@@ -119,6 +119,11 @@ def lengths_of(bench: Mapping[str, Any], domain: str | None = None) -> dict[int,
     return estimated | measured
 
 
+def measured_chains(bench: Mapping[str, Any]) -> set[int]:
+    """The k whose AL a bench has measured; of shorter ones it is an estimate."""
+    return {bench["k"], *(entry["k"] for entry in bench.get("grid") or [])}
+
+
 @dataclass(frozen=True)
 class Choice:
     """The best chain at one concurrency; k = 0 means to serve without the draft."""

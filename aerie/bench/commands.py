@@ -5,9 +5,10 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from aerie.advise import advise, choose
-from aerie.bench.breakeven import read_costs
+from aerie.bench.breakeven import measured_chains, read_costs
 from aerie.bench.compare import compare, read_bench, size
 from aerie.bench.suite import read_suite
 from aerie.config import ROOT, load
@@ -48,15 +49,19 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def _compare(options: argparse.Namespace) -> None:
-    names = ("", "prompts", "before", "after", "difference", "95 % interval", "")
-    table = Table(*names, title="accept length, paired by prompt")
+    # Without rules, so that eighty columns hold a line.
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("accept length", overflow="fold")
+    for name in ("prompts", "before", "after"):
+        table.add_column(name, justify="right")
+    table.add_column("difference [95 %]", no_wrap=True)
+    table.add_column("", no_wrap=True)
     for found in compare(read_bench(options.before), read_bench(options.after)):
-        low_high = (
-            f"{found.interval[0]:+.3f} to {found.interval[1]:+.3f}" if found.interval else "—"
-        )
+        pair = found.interval
+        low_high = f"[{pair[0]:+.3f}, {pair[1]:+.3f}]" if pair else "—"
         table.add_row(
-            found.name, str(found.prompts), f"{found.before:.3f}", f"{found.after:.3f}",
-            f"{found.difference:+.3f}", low_high, found.words,
+            Text(found.name), str(found.prompts), f"{found.before:.3f}", f"{found.after:.3f}",
+            Text(f"{found.difference:+.3f} {low_high}"), found.words,
         )  # fmt: skip
     Console(highlight=False).print(table)
 
@@ -74,8 +79,8 @@ def _size(options: argparse.Namespace) -> None:
     console = Console(highlight=False)
     console.print(table)
     console.print(
-        f"by {found.known_from} prompts whose deviation is {found.spread:.3f}; seen at 95 %, "
-        "in four of five tries"
+        f"Known from {found.known_from} prompts, whose deviation is {found.spread:.3f}. A "
+        "difference of this size is seen at 95 % in four of five tries."
     )
 
 
@@ -93,15 +98,24 @@ def _suite(options: argparse.Namespace) -> None:
 def _advise(options: argparse.Namespace) -> None:
     config = load(options.config)
     run = options.run or next(iter(config.drafts))
+    if run not in config.drafts:
+        raise DataError(f"no run is called {run}", expected=f"one of {', '.join(config.drafts)}")
     work = ROOT / config.work
-    paths = [work / f"bench/{run}/{suite}.json" for suite in config.bench.suites]
+    paths = [work / f"bench/{run}/{suite}.json" for suite in config.bench.names]
     benches = {f"{run}/{path.stem}": read_bench(path) for path in paths}
     tables = read_costs(options.costs) if options.costs else []
     choice = choose(benches, options.concurrency, options.domain, tables)
     target = read_target(work / "target/target.json")
     engine = "sglang" if options.costs else next(iter(benches.values()))["engine"]
     found = advise(choice, engine, target, work / f"draft/{run}", config.sglang, options.sglang)
+    estimated = choice.k and choice.k not in measured_chains(next(iter(benches.values())))
     console = Console(highlight=False)
     console.print(found.words, soft_wrap=True)
+    if estimated:
+        console.print(
+            f"The accept length of k = {choice.k} is an estimate from longer chains: "
+            f"`bench.chains: [{choice.k}]` measures it on SGLang.",
+            soft_wrap=True,
+        )
     # To be copied, so it must not be wrapped or read as markup.
     console.print(found.command, markup=False, soft_wrap=True)

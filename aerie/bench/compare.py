@@ -20,6 +20,7 @@ from aerie.bench.statistics import (
     prompts_for_difference,
     prompts_for_half_width,
 )
+from aerie.contracts import VERSIONS
 from aerie.errors import DataError
 from aerie.files import read_json
 
@@ -70,7 +71,7 @@ class Difference:
             return "too few prompts"
         if self.interval[0] > 0:
             return "better"
-        return "worse" if self.interval[1] < 0 else "no difference seen"
+        return "worse" if self.interval[1] < 0 else "undecided"
 
 
 def read_bench(path: Path) -> dict[str, Any]:
@@ -85,8 +86,9 @@ def read_bench(path: Path) -> dict[str, Any]:
         raise DataError(f"{path} is no bench JSON", expected="bench/<run>/<suite>.json")
     if any("prompt" not in request for request in bench["requests"]):
         raise DataError(
-            f"{path} is of an older Aerie",
+            f"{path} is of an older Aerie: its requests name no prompts",
             saw=f"contract {bench['contract']}",
+            expected=f"contract {VERSIONS['bench']}",
             remedy="run the bench again: it is cheap beside the draft",
         )
     return bench

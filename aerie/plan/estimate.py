@@ -307,7 +307,7 @@ def _work(
         "map": (1, 5),
         "states": (parts, files + parts),
         "draft": (runs, 5 * runs),
-        "bench": (runs * len(config.bench.suites),) * 2,
+        "bench": (runs * len(config.bench.names),) * 2,
     }
     return tuple(
         _gpu_work(phase, *counts[phase], amounts[phase], config, facts)

@@ -3,13 +3,17 @@
 A part is a fixed slice of the order of all candidates. A candidate that an earlier dataset has too,
 exactly or nearly, is dropped from its own part and moves no other; whether the earlier dataset
 selects it has no say, so that no take changes another dataset.
+
+The first prompts of the order may be held out, to measure on: they are never selected, whatever the
+take, and no later dataset has them either, since they are candidates of this one.
 """
 
+import json
 import math
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,25 +42,34 @@ from aerie.prompts.text import head
 
 # Looked at beyond what is wanted, so that one pass over the earlier datasets is mostly enough.
 _MARGIN = 1.1
+HELD_OUT = "heldout.jsonl"
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How much is taken, in parts of what size, and the share that the target thinks about."""
+    """How much is taken, in parts of what size, and the share that the target thinks about.
+
+    `held_out` prompts are kept for measuring.
+    """
 
     take: int
     part_size: int
     thinking_share: float = 0.0
     seed: int = 0
+    held_out: int = 0
 
 
 @dataclass(frozen=True)
 class Part:
-    """A slice of the order of candidates without those that earlier datasets have."""
+    """A slice of the order of candidates without those that earlier datasets have.
+
+    `held_out` are those of it that are measured on.
+    """
 
     number: int
     prompts: list[Prompt]
     dropped: list[tuple[Prompt, Repeat]]
+    held_out: list[Prompt]
 
     @property
     def name(self) -> str:
@@ -68,7 +81,7 @@ def select(settings: Settings, candidates: Path, earlier: list[Path], out: Path)
 
     `candidates` is the dataset's `candidates.json`, `earlier` those of the datasets that go before
     it, in priority order. `out` gets `NNN.parquet` and `NNN.json` for each part, `rejects.parquet`,
-    `licence.json` and `selection.json`.
+    `licence.json` and `selection.json`; and `heldout.jsonl`, a suite, if prompts are held out.
 
     Raises:
         ContractError: candidates are missing or damaged.
@@ -79,11 +92,13 @@ def select(settings: Settings, candidates: Path, earlier: list[Path], out: Path)
     parts = take_parts(settings, candidates, count, earlier)
     rows = sum(len(part.prompts) for part in parts)
     dropped = [entry for part in parts for entry in part.dropped]
+    held_out = [prompt for part in parts for prompt in part.held_out]
     if not rows:
         raise GateError(
             "prompts",
             f"no prompt of {name} is left",
-            saw=f"{count:,} candidates, {len(dropped):,} of them in earlier datasets",
+            saw=f"{count:,} candidates, {len(dropped):,} of them in earlier datasets, "
+            f"{len(held_out):,} held out",
             remedy=f"remove {name} from the mix or move it before the datasets that repeat it",
         )
     if rows < settings.take:
@@ -96,6 +111,8 @@ def select(settings: Settings, candidates: Path, earlier: list[Path], out: Path)
         lost = pq.read_table(candidates.with_name("rejects.parquet"), schema=REJECTS)
         write_tables(scratch / "rejects.parquet", [lost, _rejects(dropped)], REJECTS)
         write_sealed(scratch / "licence.json", _licence(sidecar["provenance"], rows))
+        if held_out:
+            (scratch / HELD_OUT).write_text(_suite(held_out), encoding="utf-8")
         rejected = lost.num_rows + len(dropped)
         write_sealed(
             scratch / "selection.json",
@@ -105,7 +122,8 @@ def select(settings: Settings, candidates: Path, earlier: list[Path], out: Path)
                 "part_size": settings.part_size,
                 "rows": sidecar["counts"]["rows"],
                 "selected": rows,
-                "surplus": count - len(dropped) - rows,
+                "held_out": len(held_out),
+                "surplus": count - len(dropped) - len(held_out) - rows,
                 "rejected": rejected,
                 "duplicates": _by_dataset(dropped, Reason.DUPLICATE),
                 "near_duplicates": _by_dataset(dropped, Reason.NEAR_DUPLICATE),
@@ -149,18 +167,21 @@ def take_parts(settings: Settings, candidates: Path, count: int, earlier: list[P
     index = read_index(candidates.with_suffix(".safetensors"))
     table, size = candidates.with_suffix(".parquet"), settings.part_size
     taken: list[Part] = []
-    rows = start = 0
+    rows = start = held_out = 0
     while rows < settings.take and start < count:
-        ahead = math.ceil((settings.take - rows) * _MARGIN / size) * size
+        wanted = settings.take - rows + settings.held_out - held_out
+        ahead = math.ceil(wanted * _MARGIN / size) * size
         stop = min(start + ahead, count)
         found = repeats(index.head(start, stop), earlier)
         prompts = read_prompt_slice(table, start, stop)
         for first in range(0, stop - start, size):
             if rows >= settings.take:
                 break
-            part = _part(settings, (start + first) // size, first, prompts, found)
+            wanted = settings.held_out - held_out
+            part = _part(settings, (start + first) // size, first, prompts, found, wanted)
             taken.append(part)
             rows += len(part.prompts)
+            held_out += len(part.held_out)
         start = stop
     return taken
 
@@ -172,16 +193,39 @@ def mode_of(seed: int, key: str, thinking_share: float) -> str:
 
 
 def _part(
-    settings: Settings, number: int, first: int, prompts: list[Prompt], found: dict[int, Repeat]
+    settings: Settings,
+    number: int,
+    first: int,
+    prompts: list[Prompt],
+    found: dict[int, Repeat],
+    held_out: int,
 ) -> Part:
-    part = Part(number, [], [])
+    """One part of `prompts`, from `first` on; its first `held_out` prompts are not selected."""
+    part = Part(number, [], [], [])
     for row, prompt in enumerate(prompts[first : first + settings.part_size], first):
         if row in found:
             part.dropped.append((prompt, found[row]))
         else:
             mode = mode_of(settings.seed, prompt.key, settings.thinking_share)
-            part.prompts.append(replace(prompt, part=number, mode=mode))
+            chosen = part.held_out if len(part.held_out) < held_out else part.prompts
+            chosen.append(replace(prompt, part=number, mode=mode))
     return part
+
+
+def _suite(prompts: Iterable[Prompt]) -> str:
+    """Prompts as a suite of one domain, their dataset (docs/bench.md)."""
+    rows = [
+        {
+            "id": prompt.id,
+            "domain": prompt.dataset,
+            "system": prompt.system,
+            "turns": prompt.turns,
+            "mode": prompt.mode,
+            "tools": json.loads(prompt.tools) if prompt.tools else None,
+        }
+        for prompt in prompts
+    ]
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
 def _by_dataset(dropped: list[tuple[Prompt, Repeat]], reason: Reason) -> dict[str, int]:

@@ -1,7 +1,6 @@
 """The section on where speculation pays: by domain, by draft length and by concurrency."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from aerie.bench.breakeven import (
     Choice,
@@ -14,6 +13,7 @@ from aerie.bench.breakeven import (
     pay_back,
     surface,
 )
+from aerie.bench.statistics import Interval
 from aerie.report.blocks import Facts, Figure, Key, Prose, Section, Source, Table
 from aerie.report.charts import Mark, Row, axis, rows_chart
 from aerie.report.collect import Document, Material
@@ -24,6 +24,7 @@ from aerie.report.text import (
     decimal,
     dig,
     integer,
+    interval,
     number,
     percent,
     table,
@@ -140,7 +141,7 @@ def _goal(material: Material, first: Document) -> Facts:
     items = [
         ("Accept length reached", decimal(reached)),
         ("Accept length to be reached", decimal(goal)),
-        ("Goal", _met(reached, goal, most, dig(bench, "accept_length_ci95"))),
+        ("Goal", _met(reached, goal, k, most, interval(bench, "accept_length_ci95"))),
         (f"Most that k = {k} allows", decimal(k + 1.0)),
         ("Most that the map allows", decimal(most)),
         ("Coverage of the map", percent(covered)),
@@ -150,14 +151,21 @@ def _goal(material: Material, first: Document) -> Facts:
     return Facts("Goal and pay-back", items, sources)
 
 
-def _met(reached: float | None, goal: float | None, most: float | None, interval: Any) -> str:
+def _met(
+    reached: float | None, goal: float | None, k: int, most: float | None, pair: Interval | None
+) -> str:
+    """Whether the goal was reached; `most` is what the map allows, `pair` the interval of AL."""
     if reached is None or goal is None:
         return DASH
-    if most is not None and most < goal:
-        return "out of reach: the map leaves out too many tokens, or k is too small"
-    if interval and interval[0] >= goal:
+    if pair and pair[0] >= goal:
         return "reached"
-    if interval and interval[1] < goal:
+    if goal > k + 1:
+        return f"out of reach: a round of {k} draft tokens gives {k + 1} at most"
+    if most is not None and most < goal:
+        return "out of reach: the map leaves out too many tokens"
+    if pair is None:
+        return "undecided: too few prompts for an interval"
+    if pair[1] < goal:
         return f"missed by {decimal(goal - reached)}"
     return "undecided: the interval holds it"
 

@@ -246,6 +246,8 @@ def mix_study(material: Material) -> Section:
                 )
                 for effect in effects
             ],
+            numeric_from=2,
+            folded=True,
             sources=[document.source],
         )
     )  # fmt: skip

@@ -110,7 +110,7 @@ def forecast(work: Path) -> list[Missing]:
 
 
 _PHASES = (
-    "scout", "plan", "target", "sources", "candidates", "prompts", "overlap", "responses",
+    "scout", "plan", "target", "sources", "candidates", "prompts", "suites", "overlap", "responses",
     "journal", "vocab", "states", "draft", "bench", "scaling", "map_study",
     "mix_study", "report",
 )  # fmt: skip

@@ -125,7 +125,7 @@ def jobs_of(config: Config, load_s: float, start_s: float) -> tuple[list[Job], d
         jobs.append(Job(f"draft {run}", trained, ("map", "manifest"), gpu=True))
         jobs += [
             Job(f"bench {run} {suite}", load_s + start_s, (f"draft {run}",), gpu=True)
-            for suite in config.bench.suites
+            for suite in config.bench.names
         ]
     return jobs, {phase: f"{found.basis}: {found.source}" for phase, found in rates.items()}
 

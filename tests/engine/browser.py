@@ -114,6 +114,13 @@ class Browser:
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
 
+    def press(self, key: str) -> None:
+        """Press and release Tab or Enter."""
+        code, text = {"Tab": (9, ""), "Enter": (13, "\r")}[key]
+        event: dict[str, Any] = {"key": key, "code": key, "windowsVirtualKeyCode": code}
+        self.call("Input.dispatchKeyEvent", type="keyDown", text=text, **event)
+        self.call("Input.dispatchKeyEvent", type="keyUp", **event)
+
     def screenshot(self, path: Path, whole: bool = True) -> Path:
         """Save the page, or what the window shows of it, as PNG."""
         answer = self.call("Page.captureScreenshot", captureBeyondViewport=whole)

@@ -1,6 +1,7 @@
 """The report as a person sees it: rendered by headless Chromium, phone and desk, light and dark."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,20 @@ CONTRAST = """(() => {
     return (Math.max(own, paper) + 0.05) / (Math.min(own, paper) + 0.05); };
   return Math.min(...[...document.querySelectorAll('p, dt, dd, th, td, a, .chart text, summary')]
     .map(ratio)); })()"""
+
+
+# What a key reaches, in the order of the page. What a closed fold holds is not shown.
+REACHABLE = """[...document.querySelectorAll('a[href], summary, [tabindex]')]
+  .filter(node => node.checkVisibility())"""
+# Which of them has the focus, and whether it can be seen there.
+FOCUS = """(() => {
+  const node = document.activeElement, style = getComputedStyle(node);
+  const box = node.getBoundingClientRect();
+  const seen = style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) >= 2
+    && box.width > 0 && box.bottom > 0 && box.top < innerHeight;
+  return [window.reachable.indexOf(node), seen]; })()"""
+# Roles that a screen reader announces by their name.
+NAMED = {"image", "link", "table", "region", "navigation", "heading", "DisclosureTriangle"}
 
 
 @pytest.fixture(scope="module")
@@ -85,13 +100,57 @@ def test_it_loads_within_a_second(chromium: Browser, page: Path) -> None:
 def test_the_navigation_leads_to_every_section(chromium: Browser, page: Path) -> None:
     chromium.open(page, 390, 844, dark=False)
     links = "[...document.querySelectorAll('nav a')]"
-    assert chromium.evaluate(f"{links}.length") == 16
+    assert chromium.evaluate(f"{links}.length") == 17
     assert chromium.evaluate(f"{links}.every(link => document.querySelector(link.hash))")
     # The bar stays in sight, and its links can be scrolled to on a phone.
     chromium.evaluate("scrollTo({top: 3000, behavior: 'instant'})")
     assert chromium.evaluate("document.querySelector('nav').getBoundingClientRect().top") == 0
     assert chromium.evaluate(
         "getComputedStyle(document.querySelector('nav ul')).overflowX === 'auto'"
+    )
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_keys_reach_everything_in_order_and_the_focus_is_seen(
+    chromium: Browser, page: Path, width: int
+) -> None:
+    chromium.open(page, width, 844, dark=False)
+    # Smooth scrolling would still be on its way when the focus is looked for.
+    chromium.evaluate("document.documentElement.style.scrollBehavior = 'auto'")
+    count = chromium.evaluate(f"(window.reachable = {REACHABLE}).length")
+    assert count > 40
+    found = []
+    for _ in range(count):
+        chromium.press("Tab")
+        found.append(chromium.evaluate(FOCUS))
+    assert found == [[place, True] for place in range(count)]
+    # A fold opens by the keyboard.
+    chromium.evaluate("document.querySelector('summary').focus()")
+    chromium.press("Enter")
+    assert chromium.evaluate("document.querySelector('summary').parentElement.open")
+
+
+def test_a_screen_reader_has_a_name_for_everything(chromium: Browser, page: Path) -> None:
+    chromium.open(page, 1280, 844, dark=False)
+    chromium.evaluate("document.querySelectorAll('details').forEach(node => { node.open = true })")
+    nodes = [
+        (node["role"]["value"], node.get("name", {}).get("value", "").strip())
+        for node in chromium.call("Accessibility.getFullAXTree")["nodes"]
+        if not node["ignored"]
+    ]
+    assert NAMED - {role for role, _ in nodes} == set()
+    assert [role for role, name in nodes if role in NAMED and not name] == []
+    assert chromium.evaluate("document.documentElement.lang") == "en-GB"
+    # Headings open no level without the one above it.
+    levels = chromium.evaluate(
+        "[...document.querySelectorAll('h1, h2, h3, h4')].map(node => +node.localName[1])"
+    )
+    assert levels[0] == 1 and levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+    # Cells of a table have a header, of the column and of the row.
+    assert chromium.evaluate(
+        "[...document.querySelectorAll('table')].every(table => table.querySelector('caption')"
+        " && [...table.querySelectorAll('th')].every(cell => cell.scope))"
     )
 
 

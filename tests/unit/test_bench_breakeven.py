@@ -1,5 +1,6 @@
 """Break-even: against a brute-force simulation of rounds, and the edges of what is known."""
 
+import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,13 @@ from aerie.bench.breakeven import (
     costs_of,
     lengths_of,
     loses_from,
+    measured_chains,
     pay_back,
     read_costs,
     surface,
 )
+from aerie.bench.commands import add_commands
+from aerie.config import ROOT
 from aerie.contracts.draft import ARCHITECTURE
 from aerie.engines.sglang.settings import SglangSettings
 from aerie.errors import DataError
@@ -154,3 +158,22 @@ def test_advice_is_a_command_that_serves_the_choice(tmp_path: Path) -> None:
 def test_an_unknown_domain_is_named() -> None:
     with pytest.raises(DataError, match="no domain poetry"):
         choose({"main": bench()}, 1, "poetry")
+
+
+def test_a_concurrency_below_one_is_refused() -> None:
+    with pytest.raises(DataError, match="--concurrency must be 1 or more"):
+        choose({"main": bench()}, 0)
+
+
+def test_which_accept_lengths_were_measured() -> None:
+    assert measured_chains(bench()) == {3}
+    assert measured_chains(bench(grid=[{"k": 1}, {"k": 5}])) == {1, 3, 5}
+
+
+def test_advice_names_the_runs_that_there_are() -> None:
+    options = argparse.ArgumentParser()
+    add_commands(options.add_subparsers())
+    demo = str(ROOT / "demo/config.yaml")
+    given_ = options.parse_args(["advise", "--concurrency", "1", "--config", demo, "--run", "nope"])
+    with pytest.raises(DataError, match=r"no run is called nope[\s\S]*one of main"):
+        given_.main(given_)

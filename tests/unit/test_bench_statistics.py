@@ -115,7 +115,7 @@ def test_a_draft_compared_with_itself_differs_by_nothing() -> None:
     before, _ = pair_of_drafts(1, 20, 0)
     overall = compare(before, before)[0]
     assert (overall.difference, overall.interval) == (0, (0, 0))
-    assert overall.words == "no difference seen"
+    assert overall.words == "undecided"
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,8 @@ def test_every_key_is_described() -> None:
         ("target.source.path", 3, 5, ["target.source.path", "3"]),
         ("states.layers", "all", 15, ["states.layers", "'all'", "three ascending layers"]),
         ("bench.k", 99, 14, ["bench.k", "99", "draft tokens of a round"]),
+        ("bench.suites.mix", "own.jsonl", 12, ["bench.suites", "`mix` is the suite of"]),
+        ("bench.held_out", -1, 14, ["bench.held_out", "greater than or equal to 0"]),
     ],
 )
 def test_a_bad_value_names_line_field_value_and_remedy(

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from aerie.contracts.prompts import Reason, read_prompts, read_rejects
+from aerie.bench.suite import read_suite
+from aerie.contracts.prompts import Prompt, Reason, read_prompts, read_rejects
 from aerie.contracts.sidecar import damage, read_sidecar
 from aerie.errors import ContractError, GateError
 from aerie.files import digest_bytes, read_json
@@ -27,6 +28,13 @@ def parts(folder: Path) -> dict[str, bytes]:
         for name in read_selection(folder)
         for file in (folder / f"{name}.parquet", folder / f"{name}.json")
     }
+
+
+def chosen(folder: Path) -> list[Prompt]:
+    """Every prompt of a selection."""
+    return [
+        row for name in read_selection(folder) for row in read_prompts(folder / f"{name}.parquet")
+    ]
 
 
 def try_select(take: int, size: int, candidates: Path, earlier: list[Path], out: Path) -> bool:
@@ -92,6 +100,69 @@ def test_all_rows_are_accounted_for_and_duplicates_leave_their_own_part_alone(
     assert selection["rows"] == len(own)
     assert selection["rows"] == len(selected) + selection["surplus"] + len(rejects)
     assert len(selected) >= min(take, len(own - first))
+
+
+@quick
+@given(texts, texts, st.integers(1, 20), st.integers(1, 30), st.integers(0, 12), st.integers(1, 7))
+def test_what_is_held_out_is_never_selected_whatever_the_take(
+    tmp_path_factory: pytest.TempPathFactory,
+    first: set[str],
+    own: set[str],
+    take: int,
+    more: int,
+    held_out: int,
+    size: int,
+) -> None:
+    folder = tmp_path_factory.mktemp("selection")
+    earlier = make_candidates(folder / "first", "first", first)
+    candidates = make_candidates(folder / "own", "own", own)
+    suites, selected = [], []
+    for number, wanted in enumerate((take, take + more)):
+        out = folder / str(number)
+        settings_ = Settings(wanted, size, held_out=held_out)
+        try:
+            select(settings_, candidates, [earlier], out)
+        except GateError:
+            assert len(own - first) <= held_out
+            return
+        suite = out / "heldout.jsonl"
+        suites.append(suite.read_text(encoding="utf-8") if held_out else "")
+        rows = [
+            row for name in read_selection(out) for row in read_prompts(out / f"{name}.parquet")
+        ]
+        selected.append({row.turns[0] for row in rows})
+        selection = json.loads((out / "selection.json").read_text())
+        assert selection["held_out"] == min(held_out, len(own - first))
+        assert len(own) == selection["rows"] == sum(
+            selection[name] for name in ("selected", "held_out", "surplus", "rejected")
+        )  # fmt: skip
+    assert suites[0] == suites[1]
+    held = {json.loads(line)["turns"][0] for line in suites[0].splitlines()}
+    assert len(held) == min(held_out, len(own - first))
+    assert selected[0] <= selected[1]
+    assert held.isdisjoint(selected[1] | first)
+    # A later dataset that has them too does not train on them.
+    later = make_candidates(folder / "later", "later", held | {"of its own"})
+    select(Settings(50, size), later, [earlier, candidates], folder / "after")
+    assert [row.turns[0] for row in chosen(folder / "after")] == ["of its own"]
+
+
+def test_holding_out_more_keeps_what_was_held_out_and_moves_no_part(tmp_path: Path) -> None:
+    candidates = make_candidates(tmp_path / "a", "a", [digest_bytes(bytes([n])) for n in range(40)])
+    found = []
+    for held_out in (3, 6):
+        out = tmp_path / str(held_out)
+        select(Settings(20, 5, held_out=held_out), candidates, [], out)
+        rows = [
+            row for name in read_selection(out) for row in read_prompts(out / f"{name}.parquet")
+        ]
+        suite = read_suite(out / "heldout.jsonl")
+        found.append((suite, {row.key: row.part for row in rows}))
+    (few, before), (many, after) = found
+    assert many[: len(few)] == few
+    assert (len(few), len(many)) == (3, 6)
+    assert {prompt.domain for prompt in many} == {"a"}
+    assert all(after.get(key, part) == part for key, part in before.items())
 
 
 @quick

@@ -14,6 +14,7 @@ import jsonschema
 import pytest
 from rich.console import Console
 
+from aerie.bench.breakeven import ceiling
 from aerie.config import ROOT
 from aerie.contracts import VERSIONS
 from aerie.errors import ConfigError, ContractError
@@ -134,6 +135,43 @@ def test_the_studies_are_told(build: tuple[Inputs, Path]) -> None:
         "Which dataset helps which domain",
     ):
         assert part in text, part
+
+
+@pytest.mark.parametrize(
+    ("pair", "goal", "k", "most", "words"),
+    [
+        ((3.0, 3.2), 3.0, 3, 3.9, "reached"),
+        ((2.6, 2.9), 3.0, 3, 3.9, "missed by 0.25"),
+        ((2.6, 3.1), 3.0, 3, 3.9, "undecided: the interval holds it"),
+        (None, 3.0, 3, 3.9, "undecided: too few prompts for an interval"),
+        ((2.6, 2.9), 3.0, 1, 2.0, "out of reach: a round of 1 draft tokens gives 2 at most"),
+        ((2.6, 2.9), 3.0, 3, 2.95, "out of reach: the map leaves out too many tokens"),
+    ],
+)
+def test_the_goal_is_set_against_what_was_reached_and_what_can_be(
+    build: tuple[Inputs, Path], pair: list[float] | None, goal: float, k: int, most: float,
+    words: str,
+) -> None:  # fmt: skip
+    inputs, out = build
+    assert inputs.coverage is not None
+    share = coverage_of(most, k)
+    write(inputs.coverage, {**json.loads(inputs.coverage.read_text()), "overall": share})
+    content = bench() | {
+        "accept_length": 2.75, "accept_length_ci95": pair, "k": k, "goal_accept_length": goal,
+    }  # fmt: skip
+    inputs = dataclasses.replace(inputs, bench=[write(inputs.bench[0], content)])
+    text = " ".join(page_of(inputs, out)[0].text)
+    assert words in text
+    assert f"Most that the map allows {most:.2f}" in text
+
+
+def coverage_of(most: float, k: int) -> float:
+    """The coverage whose ceiling is `most`, by halving."""
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if ceiling(middle, k) < most else (low, middle)
+    return high
 
 
 def test_studies_that_were_not_made_are_named(build: tuple[Inputs, Path]) -> None:

@@ -175,6 +175,35 @@ def test_the_rule_follows_its_interval(interval: list[float], more: bool | None)
     assert stop_rule(group, 0.02, 10, "GPU-hours")["more"] is more
 
 
+@given(st.tuples(st.floats(-1, 1), st.floats(-1, 1)).map(sorted), st.floats(0.001, 0.5))
+def test_the_rule_is_sure_only_beside_its_interval(interval: list[float], least: float) -> None:
+    group = {"doubling": {"gain": sum(interval) / 2, "gain_ci95": interval}}
+    found = stop_rule(group, least, 310, "GPU-hours")
+    low, high = interval
+    assert found["more"] is (True if low > least else False if high < least else None)
+    head = {True: "More data pays", False: "Stop", None: "Undecided"}[found["more"]]
+    assert found["words"].startswith(head)
+    assert "costs 310 GPU-hours" in found["words"]
+
+
+def test_the_rule_fires_where_the_truth_lies_and_seldom_where_it_does_not() -> None:
+    """On curves whose gain of doubling is known: far above the least, far below, and at it."""
+    curve = CURVES["log"]
+    gain = expected(curve, 12800) - expected(curve, 6400)
+    verdicts = {
+        least: [
+            summarise(build(curve, 0.01, seed), least, None, "")["verdict"]["more"]
+            for seed in range(20)
+        ]
+        for least in (gain / 10, gain, gain * 10)
+    }
+    above, at, below = verdicts.values()
+    assert above.count(True) >= 15 and False not in above
+    assert below.count(False) >= 15 and True not in below
+    # At the least itself either answer is wrong, and one in twenty tries gives one.
+    assert at.count(None) >= 16
+
+
 def test_a_forecast_beyond_the_data_is_refused() -> None:
     result = summarise(build(CURVES["log"]), 0.02, None, "GPU-hours")
     assert set(result["groups"]) == {"overall", "a", "b"}
