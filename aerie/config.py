@@ -14,6 +14,7 @@ from aerie.config_errors import describe
 from aerie.contracts.codecs import Codec
 from aerie.engines.sglang.settings import SglangSettings
 from aerie.errors import ConfigError
+from aerie.plan.settings import PlanSettings
 from aerie.prompts.unpack import DEFAULT_BYTES
 from aerie.scaling.settings import MapStudySettings, MixStudySettings, ScalingSettings
 from aerie.section import Section
@@ -257,51 +258,6 @@ class BenchSettings(Section):
         if MIX in value:
             raise ValueError(f"`{MIX}` is the suite of `bench.held_out`: choose another name")
         return value
-
-
-class Shape(Section):
-    """Sizes of the target, for a plan that is made before the target is there."""
-
-    layers: int = _field(..., "decoder layers", ge=4)
-    hidden_size: int = _field(..., "width of a hidden state", ge=1)
-    max_position: int = _field(..., "longest context, in tokens", ge=1)
-
-
-class HistoryPoint(Section):
-    """What an earlier draft for this target reached; the speeds give the round cost."""
-
-    samples: int = _field(..., "samples that it was trained on", ge=1)
-    accept_length: float = _field(..., "its accept length", ge=1)
-    plain_tokens_per_s: float | None = _field(None, "speed without the draft", gt=0)
-    draft_tokens_per_s: float | None = _field(None, "speed with the draft", gt=0)
-    note: str = _field("", "who measured it, and how")
-
-
-class KnownRate(Section):
-    """A rate that was measured elsewhere, on a host like the ones that are planned for."""
-
-    tokens_per_s: float = _field(
-        ..., "tokens of prompt and answer that a host gets done in a second", gt=0
-    )
-    source: str = _field(..., "who measured it, and how", min_length=1)
-
-
-class PlanSettings(Section):
-    """What the plan weighs: hosts, limits, and what is known from elsewhere."""
-
-    hosts: int = _field(1, "hosts that work at the same time", ge=1)
-    gpus_per_host: int = _field(8, "GPUs of a host", ge=1)
-    max_gpu_hours: float | None = _field(
-        None, "the plan is refused above this", "raise it, or leave the key out", gt=0
-    )
-    round_cost: float | None = _field(
-        None, "R: time of a speculative round in plain decode steps; default: measured", gt=0
-    )
-    history: tuple[HistoryPoint, ...] = _field((), "earlier drafts for this target")
-    rates: dict[Literal["responses", "states", "draft"], KnownRate] = _field(
-        {}, "rates for a work folder that has measured none of its own"
-    )
-    shape: Shape | None = _field(None, "sizes of the target where it is not there yet")
 
 
 class ScoutWeights(Section):

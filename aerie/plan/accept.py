@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aerie.config import PlanSettings
 from aerie.files import read_json
+from aerie.plan.settings import PlanSettings
 
 # A line through the logarithm of the samples holds near the points and not far beyond them.
 _FARTHEST = 10

@@ -7,13 +7,14 @@ changed.
 import math
 from dataclasses import dataclass
 
-from aerie.config import Config, DatasetSettings, ResponsesSettings, Shape
+from aerie.config import Config, DatasetSettings, ResponsesSettings
 from aerie.contracts.codecs import Codec
 from aerie.plan.accept import Forecast, Point, forecast
 from aerie.plan.facts import DatasetFacts, Facts
 from aerie.plan.known import KNOWN
 from aerie.plan.lengths import Lengths, Range, estimated, measured
 from aerie.plan.rates import PHASES, Phase, Rate, rate
+from aerie.plan.settings import Shape
 from aerie.plan.storage import (
     CODECS,
     RESPONSES_BYTES_PER_TOKEN,

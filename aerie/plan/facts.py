@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from aerie.config import ROOT, Config, PathSource, Shape
+from aerie.config import ROOT, Config, PathSource
 from aerie.contracts.sidecar import read_sidecar
 from aerie.errors import ConfigError, ContractError
 from aerie.files import read_json
@@ -20,6 +20,7 @@ from aerie.gates.disk import free_bytes
 from aerie.plan.accept import Point, points
 from aerie.plan.lengths import Answers
 from aerie.plan.rates import Rates, read_rates
+from aerie.plan.settings import Shape
 from aerie.target import decoder_config
 
 # Candidates lie in the order of a hash, so the first ones are a random sample.

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from aerie.config import PlanSettings
 from aerie.contracts.sidecar import read_sidecar
 from aerie.plan.lengths import Range
+from aerie.plan.settings import PlanSettings
 
 Phase = Literal["responses", "states", "draft"]
 PHASES: tuple[Phase, ...] = ("responses", "states", "draft")

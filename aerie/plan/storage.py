@@ -3,10 +3,11 @@
 import math
 from typing import get_args
 
-from aerie.config import Config, Shape
+from aerie.config import Config
 from aerie.contracts.codecs import Codec
 from aerie.contracts.draft import DraftConfig
 from aerie.contracts.states import choose_layers, token_bytes
+from aerie.plan.settings import Shape
 from aerie.train.settings import DraftSettings
 
 CODECS: tuple[Codec, ...] = get_args(Codec)

@@ -16,7 +16,7 @@ from aerie.bench.accept import pair, rounded
 from aerie.bench.statistics import Bootstrap, Floats, Interval
 from aerie.contracts import VERSIONS
 from aerie.errors import ContractError
-from aerie.files import write_json
+from aerie.files import write_sealed
 from aerie.scaling.result import OVERALL, columns, read_points
 
 log = logging.getLogger("aerie")
@@ -119,7 +119,7 @@ def write_mix(paths: Sequence[Path], without: Sequence[Path], out: Path) -> None
         "samples": everything[0]["counts"]["datasets"],
         "effects": effects(everything, grouped),
     }
-    write_json(out, content)
+    write_sealed(out, content)
     for effect in content["effects"]:
         log.info("%s", words(effect))
 

@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from aerie.config import Config, Shape
+from aerie.config import Config
 from aerie.plan.facts import DatasetFacts, Facts
 from aerie.plan.lengths import Answers
 from aerie.plan.rates import Rates
+from aerie.plan.settings import Shape
 
 KIMI = Shape(layers=61, hidden_size=7168, max_position=262144)
 CHAT = "HuggingFaceH4/ultrachat_200k"

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aerie.config import Shape
 from aerie.plan.estimate import estimate
 from aerie.plan.facts import DatasetFacts, Selected
 from aerie.plan.known import KNOWN
@@ -21,6 +20,7 @@ from aerie.plan.lengths import (
     share_above,
     tokens_below,
 )
+from aerie.plan.settings import Shape
 from aerie.plan.storage import CODECS, bytes_per_token
 from aerie.prompts.adapters import Category, adapters
 from tests.unit.plan_fixtures import CHAT, KIMI, REASONING, TB, answers, config, facts
