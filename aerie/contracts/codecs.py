@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 Codec = Literal["bf16", "fp8"]
 SCALE_BYTES = 4
 _E4M3_MAX = 448.0
+# So many float32 fit into a core's cache, where the steps of encoding are several times faster.
+_CACHED_VALUES = 1 << 18
 # A block of zeros has a scale too.
 _LEAST_SCALE = 2.0**-100
 
@@ -25,11 +27,16 @@ def encode(states: "torch.Tensor", width: int) -> "tuple[torch.Tensor, torch.Ten
     """
     import torch
 
-    blocks = states.unflatten(1, (-1, width)).float()
-    largest = blocks.abs().amax(dim=2, keepdim=True)
-    # A scale that is a bf16 itself, so that a GPU decodes in bf16.
-    scales = (largest / _E4M3_MAX).clamp(min=_LEAST_SCALE).bfloat16().float()
-    return (blocks / scales).flatten(1).to(torch.float8_e4m3fn), scales.squeeze(2)
+    values = torch.empty(states.shape, dtype=torch.float8_e4m3fn)
+    scales = torch.empty(len(states), states.shape[1] // width)
+    rows = max(1, _CACHED_VALUES // states.shape[1])
+    for part in (slice(start, start + rows) for start in range(0, len(states), rows)):
+        blocks = states[part].unflatten(1, (-1, width)).float()
+        largest = blocks.abs().amax(dim=2)
+        # A scale that is a bf16 itself, so that a GPU decodes in bf16.
+        scales[part] = (largest / _E4M3_MAX).clamp(min=_LEAST_SCALE).bfloat16()
+        values[part] = blocks.mul_(1 / scales[part].unsqueeze(2)).flatten(1)
+    return values, scales
 
 
 def decode(values: "torch.Tensor", scales: "torch.Tensor") -> "torch.Tensor":

@@ -125,7 +125,7 @@ class DraftConfig:
             wrong.append(f"eagle_config.{_LAYER_IDS}")
         if not isinstance(norm_eps, float):
             wrong.append("rms_norm_eps")
-        if not isinstance(rope, dict) or not {"rope_type", "rope_theta"} <= set(rope):
+        if not isinstance(rope, dict) or not _is_whole(rope):
             wrong.append("rope_parameters")
         if wrong:
             raise ContractError(
@@ -135,6 +135,15 @@ class DraftConfig:
             )
         numbers = tuple(layer + 1 for layer in layers)
         return cls(**sizes, norm_eps=norm_eps, rope=rope, layers=Layers(numbers))
+
+
+def _is_whole(rope: dict[str, Any]) -> bool:
+    """Whether angles can be made from `rope`."""
+    yarn = ("factor", "original_max_position_embeddings") if rope.get("rope_type") == "yarn" else ()
+    numbers = [rope.get(name) for name in ("rope_theta", *yarn)]
+    return isinstance(rope.get("rope_type"), str) and all(
+        isinstance(number, int | float) and number is not True and number > 0 for number in numbers
+    )
 
 
 def write_draft(
