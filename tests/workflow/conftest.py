@@ -76,7 +76,7 @@ class Checkout:
 
     def command(self, *arguments: str) -> list[str]:
         profile = ["--workflow-profile", "profiles/default"]
-        return [sys.executable, "-m", "snakemake", *profile, "--cores", "2", *arguments]
+        return ["snakemake", *profile, "--cores", "2", *arguments]
 
     def snakemake(self, *arguments: str) -> Run:
         """Run the workflow to its end."""
@@ -102,6 +102,17 @@ class Checkout:
             for pattern in patterns
             for path in sorted(self.work.glob(pattern))
         }
+
+
+def add_make(checkout: Checkout) -> None:
+    """Give a checkout the Makefile, and this environment as if `make setup` had made it."""
+    shutil.copy2(ROOT / "Makefile", checkout.folder / "Makefile")
+    environment = checkout.folder / ".venv"
+    environment.mkdir()
+    for name in ("bin", "lib", "pyvenv.cfg"):
+        (environment / name).symlink_to(Path(sys.prefix) / name)
+    for stamp in ("run.done", "dev.done"):
+        (environment / stamp).touch()
 
 
 def started(text: str) -> list[str]:
