@@ -24,6 +24,7 @@ COPIED = (
     "Snakefile", "rules", "scripts", "aerie", "schemas", "profiles", "requirements", "containers",
 )  # fmt: skip
 WORK = Path("results/tiny")
+_OF_MAKE = {"MAKEFLAGS", "MAKELEVEL", "MFLAGS", "ARGS"}
 
 SUBJECTS = (
     "sorting a list", "reading a file", "adding two numbers", "reversing a string",
@@ -66,8 +67,10 @@ class Checkout:
 
     def environment(self) -> dict[str, str]:
         binaries = Path(sys.executable).parent
+        # Options of the make that runs the tests are not for one that they run.
+        inherited = {name: value for name, value in os.environ.items() if name not in _OF_MAKE}
         return {
-            **os.environ,
+            **inherited,
             "PATH": f"{binaries}:{os.environ['PATH']}",
             "PYTHONPATH": f"{self.folder}:{self.folder / 'rules'}",
             "HF_HUB_OFFLINE": "1",
