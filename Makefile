@@ -91,6 +91,14 @@ dry-run: $(READY) config-exists ## what `make all` would run, and why (CONFIG=de
 	@$(RUN) $(SNAKEMAKE) $(CONFIG) --dry-run $(ARGS)
 	@printf 'What follows a selection is listed when the selection has been made.\n'
 
+scaling: $(READY) config-exists ## whether more data would help the draft of CONFIG
+	@$(STUDY) scaling
+
+map-study: $(READY) config-exists ## whether another size of the map would
+	@$(STUDY) map_study
+
+STUDY = $(LOCKED) $(LAUNCH) $(SNAKEMAKE) $(CONFIG) --nolock $(ARGS) --
+
 # A lock of its own: a build of days must not hold up a look at the Hub. The searches wait for the
 # network, so all ten run at once whatever the cores; no file says what the Hub holds, so they are
 # forced.
@@ -143,7 +151,8 @@ test-cluster: $(VENV)/dev.done $(VENV)/slurm.done ## starts a SLURM of one node 
 	@$(PYTEST) tests/cluster $(ARGS)
 
 test-containers: $(VENV)/dev.done ## builds an image without a registry and runs the demo's phases in it
-	@AERIE_REQUIRED=containers $(PYTEST) tests/containers $(ARGS)
+	@tests/containers/install
+	@$(PYTEST) tests/containers $(ARGS)
 
 PYTEST = HF_HUB_OFFLINE=1 $(RUN) $(BIN)/python -m pytest
 

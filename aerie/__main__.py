@@ -179,7 +179,8 @@ def _add_limits(each: argparse.ArgumentParser) -> None:
     each.add_argument("--max-turns", type=int, default=1000, help="user turns kept of a row")
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of every command of `aerie`."""
     result = command.parser(__doc__)
     result.prog = "aerie"
     commands = result.add_subparsers(title="commands", required=True, metavar="COMMAND")
@@ -225,4 +226,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    command.run(lambda options: options.main(options), _parser())
+    command.run(lambda options: options.main(options), build_parser())

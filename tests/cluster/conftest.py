@@ -1,7 +1,6 @@
 """A SLURM for all tests of this folder, and checkouts whose profile asks for what it has."""
 
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,9 +8,10 @@ import pytest
 import yaml
 
 from tests.cluster.cluster import Cluster, installed
-from tests.workflow.conftest import Checkout
 
-# The workflow's own tests make it: a complete tiny build, made without SLURM.
+# Builds made without SLURM: the demo, and the tiny one of the workflow's tests.
+from tests.demo import local_demo as local_demo
+from tests.workflow.conftest import Checkout
 from tests.workflow.conftest import built as built
 
 GPU_RULES = ("responses", "states", "draft", "bench")
@@ -33,7 +33,7 @@ class ClusterCheckout(Checkout):
     def command(self, *arguments: str) -> list[str]:
         """What `make all PROFILE=profiles/slurm` runs, without its lock."""
         options = ["--workflow-profile", "profiles/slurm", "--nolock"]
-        return ["profiles/slurm/launch", sys.executable, "-m", "snakemake", *options, *arguments]
+        return ["profiles/slurm/launch", "snakemake", *options, *arguments]
 
 
 def shrink_profile(checkout: Checkout) -> None:

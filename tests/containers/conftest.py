@@ -15,18 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from aerie.images.build import Builder
 from aerie.images.lockfile import read_images
-from tests.workflow.conftest import COPIED, ROOT, built
-
-__all__ = ["ROOT", "built"]
+from tests.capabilities import CGROUPS, MOUNTS, USER_NAMESPACES, skip_unless_allowed
+from tests.demo import copy_demo
+from tests.demo import local_demo as local_demo
+from tests.workflow.conftest import built as built
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 TOOLS = ("mmdebstrap", "apptainer", "dockerd", "docker")
 BASE = "aerie-base:test"
-INSTALL = "apt-get install mmdebstrap docker.io; tests/containers/install-apptainer.sh"
 
 
 @dataclass(frozen=True)
@@ -54,16 +53,14 @@ def run(command: Sequence[str | Path], **options: Any) -> str:
 
 @pytest.fixture(scope="session")
 def tools() -> None:
-    """Skip where tools are missing, unless they are asked for as `make test-containers` does."""
+    """Everything that `make test-containers` installs, on a machine whose kernel lets it work."""
     # A user's path may lack where the daemon is.
     os.environ["PATH"] += ":/usr/sbin:/sbin"
     missing = [name for name in TOOLS if shutil.which(name) is None]
     missing += [] if os.geteuid() == 0 else ["root"]
     if missing:
-        reason = f"no {', '.join(missing)}: {INSTALL}"
-        if os.environ.get("AERIE_REQUIRED") == "containers":
-            pytest.fail(reason)
-        pytest.skip(reason)
+        pytest.fail(f"no {', '.join(missing)}: run `make test-containers` as root")
+    skip_unless_allowed(MOUNTS, USER_NAMESPACES)
 
 
 @pytest.fixture(scope="session")
@@ -87,6 +84,7 @@ def root(tools: None, tmp_path_factory: pytest.TempPathFactory) -> Root:
 @pytest.fixture(scope="session")
 def daemon(root: Root, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """The environment in which `docker` talks to a daemon of its own, without a network."""
+    skip_unless_allowed(CGROUPS)
     folder = tmp_path_factory.mktemp("docker")
     socket = folder / "docker.sock"
     command = ["dockerd", "--host", f"unix://{socket}", "--data-root", folder / "data"]
@@ -117,7 +115,7 @@ def images(
     root: Root, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Path:
     """A checkout in which the CPU image was built as a SIF; Docker builds from the same context."""
-    folder = new_checkout(tmp_path_factory.mktemp("images") / "checkout")
+    folder = copy_demo(tmp_path_factory.mktemp("images") / "checkout").folder
     Builder(folder, str(root.folder), PYTHON).apptainer(read_images(folder)["cpu"])
     return folder
 
@@ -133,40 +131,8 @@ def docker(images: Path, daemon: dict[str, str]) -> dict[str, str]:
     return daemon
 
 
-def new_checkout(folder: Path) -> Path:
-    """A copy of the workflow at `folder`, with the demo and shorter answers."""
-    folder.mkdir(parents=True)
-    for name in (*COPIED, "demo"):
-        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
-        copy(ROOT / name, folder / name)
-    path = folder / "demo/config.yaml"
-    content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    content["responses"]["max_new_tokens"] = 16
-    path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
-    return folder
-
-
 def with_images(checkout: Path, images: Path) -> None:
     """Give a checkout the SIF that another one built."""
     (checkout / "images").mkdir(parents=True, exist_ok=True)
     for file in (images / "images").glob("*.sif"):
         (checkout / "images" / file.name).hardlink_to(file)
-
-
-def environment(checkout: Path, base: dict[str, str] | None = None) -> dict[str, str]:
-    """The environment of a build in `checkout`."""
-    return {
-        **(base or os.environ),
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "PYTHONPATH": f"{checkout}:{checkout / 'rules'}",
-        "HF_HUB_OFFLINE": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-    }
-
-
-def snakemake(*options: str) -> list[str]:
-    """The command that builds the demo up to its map, and its lock."""
-    return [
-        "snakemake", "--workflow-profile", "profiles/default", "--cores", "2", "--nolock",
-        "--configfile", "demo/config.yaml", *options, "--", "all_map", "results/demo/lock.json",
-    ]  # fmt: skip

@@ -10,26 +10,18 @@ import pytest
 
 from aerie.images.lockfile import read_images
 from aerie.pins import read_pins
-from tests.containers.conftest import (
-    ROOT,
-    environment,
-    new_checkout,
-    run,
-    snakemake,
-    with_images,
-)
-from tests.workflow.conftest import Checkout
+from tests.containers.conftest import run, with_images
+from tests.demo import Demo, copy_demo
+from tests.workflow.conftest import ROOT, Checkout
 
 pytestmark = [pytest.mark.containers, pytest.mark.slow]
 
+# What is the same wherever it is made, byte for byte. A bench and a training log hold times.
 ARTIFACTS = (
-    "target/*",
-    "candidates/*/*",
-    "prompts/*/*",
-    "responses/*/*",
-    "vocab/**/*",
-    "lock.json",
-)
+    "target/*", "candidates/*/*", "prompts/*/*", "responses/*/*", "vocab/**/*", "states/*/*/*",
+    "draft/*/draft.json", "draft/*/config.json", "draft/*/model.safetensors", "lock.json",
+)  # fmt: skip
+LOCK = "results/demo/lock.json"
 PACKAGES = (
     "import importlib.metadata as m, json;"
     "print(json.dumps({d.metadata['Name']: d.version for d in m.distributions()}))"
@@ -37,7 +29,7 @@ PACKAGES = (
 
 
 def digests(work: Path) -> dict[str, str]:
-    """SHA-256 of every file of the phases that need no GPU, by its path in the work folder."""
+    """SHA-256 of every file that is compared, by its path in the work folder."""
     return {
         str(path.relative_to(work)): hashlib.sha256(path.read_bytes()).hexdigest()
         for pattern in ARTIFACTS
@@ -55,24 +47,17 @@ def others(checkout: Path) -> set[str]:
     }
 
 
-@pytest.fixture(scope="module")
-def outside(tools: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo up to its map, built by this machine's own Python."""
-    checkout = new_checkout(tmp_path_factory.mktemp("outside") / "checkout")
-    run(snakemake(), cwd=checkout, env=environment(checkout))
-    return checkout
-
-
 @pytest.fixture
-def inside(outside: Path, tmp_path: Path) -> Path:
-    """A checkout with the target of `outside`, and its answers in the journal.
+def inside(local_demo: Demo, tmp_path: Path) -> Demo:
+    """The demo with a target and answers, the journal's: what no image holds, and what takes long.
 
-    The demo's target is made of a Python package that no image holds.
+    The demo's target is made of a Python package; answers of a tiny target are made in a container
+    below.
     """
-    checkout = new_checkout(tmp_path / "checkout")
+    demo = copy_demo(tmp_path / "checkout")
     for name in ("target", "journal/responses"):
-        shutil.copytree(outside / "results/demo" / name, checkout / "results/demo" / name)
-    return checkout
+        shutil.copytree(local_demo.work / name, demo.work / name)
+    return demo
 
 
 def test_both_images_hold_what_is_pinned(images: Path, docker: dict[str, str]) -> None:
@@ -95,32 +80,37 @@ def test_images_hold_neither_aerie_nor_what_made_them(images: Path) -> None:
     run(["apptainer", "exec", "--contain", "--cleanenv", sif, "python", "-c", code])
 
 
-def test_the_demo_is_the_same_in_apptainer(outside: Path, inside: Path, images: Path) -> None:
-    with_images(inside, images)
-    before = others(inside)
-    text = run(snakemake("--sdm", "apptainer"), cwd=inside, env=environment(inside))
-    assert "Activating singularity image" in text
-    found = digests(inside / "results/demo")
-    assert found == digests(outside / "results/demo")
-    assert {"vocab/map.safetensors", "lock.json"} < set(found)
-    assert others(inside) == before
+def test_the_demo_is_the_same_in_apptainer(local_demo: Demo, inside: Demo, images: Path) -> None:
+    with_images(inside.folder, images)
+    before = others(inside.folder)
+    done = inside.snakemake("--sdm", "apptainer", "--", "all_drafts", LOCK)
+    assert done.code == 0, done.text
+    assert "Activating singularity image" in done.text
+    found = digests(inside.work)
+    assert found == digests(local_demo.work)
+    assert {"vocab/map.safetensors", "draft/main/model.safetensors", "lock.json"} < set(found)
+    assert others(inside.folder) == before
     # With containers and without share one result tree.
-    done = run(snakemake("--dry-run"), cwd=inside, env=environment(inside))
-    assert "Nothing to be done" in done
+    done = inside.snakemake("--dry-run", "--", "all_drafts", LOCK)
+    assert "Nothing to be done" in done.text
 
 
 def test_the_demo_is_the_same_in_docker(
-    outside: Path, inside: Path, docker: dict[str, str]
+    local_demo: Demo, inside: Demo, docker: dict[str, str]
 ) -> None:
-    before = others(inside)
-    variables = environment(inside, docker) | {
+    """Up to the map; the same packages as in Apptainer make states and drafts."""
+    before = others(inside.folder)
+    variables = docker | inside.environment() | {
         "RUNTIME": "docker", "DOCKER_ARGS": "--network none",
     }  # fmt: skip
-    command = ["scripts/phases", "demo/config.yaml", *snakemake()]
-    run(command, cwd=inside, env=variables)
-    assert digests(inside / "results/demo") == digests(outside / "results/demo")
-    assert others(inside) == before
-    assert {path.stat().st_uid for path in inside.rglob("*")} == {os.getuid()}
+    command = ["scripts/phases", "demo/config.yaml", *inside.command("--", "all_map", LOCK)]
+    run(command, cwd=inside.folder, env=variables)
+    expected = digests(local_demo.work)
+    found = digests(inside.work)
+    assert found == {name: expected[name] for name in found}
+    assert {"vocab/map.safetensors", "lock.json"} < set(found)
+    assert others(inside.folder) == before
+    assert {path.stat().st_uid for path in inside.folder.rglob("*")} == {os.getuid()}
 
 
 def test_a_whole_build_is_the_same_in_apptainer(
@@ -136,9 +126,8 @@ def test_a_whole_build_is_the_same_in_apptainer(
     assert checkout.digests() == built.digests()
 
 
-def test_an_image_that_is_not_built_is_named_before_anything_runs(inside: Path) -> None:
-    command = " ".join(snakemake("--sdm", "apptainer"))
-    shell = f"! {command} > out 2>&1 && cat out"
-    text = run(["bash", "-c", shell], cwd=inside, env=environment(inside))
-    assert "make images IMAGES=cpu" in text
-    assert not (inside / "results/demo/candidates").exists()
+def test_an_image_that_is_not_built_is_named_before_anything_runs(inside: Demo) -> None:
+    done = inside.snakemake("--sdm", "apptainer")
+    assert done.code == 1
+    assert "make images IMAGES=cpu" in done.text
+    assert not (inside.work / "candidates").exists()

@@ -24,6 +24,7 @@ COPIED = (
     "Snakefile", "rules", "scripts", "aerie", "schemas", "profiles", "requirements", "containers",
 )  # fmt: skip
 WORK = Path("results/tiny")
+_OF_MAKE = {"MAKEFLAGS", "MAKELEVEL", "MFLAGS", "ARGS"}
 
 SUBJECTS = (
     "sorting a list", "reading a file", "adding two numbers", "reversing a string",
@@ -66,8 +67,10 @@ class Checkout:
 
     def environment(self) -> dict[str, str]:
         binaries = Path(sys.executable).parent
+        # Options of the make that runs the tests are not for one that they run.
+        inherited = {name: value for name, value in os.environ.items() if name not in _OF_MAKE}
         return {
-            **os.environ,
+            **inherited,
             "PATH": f"{binaries}:{os.environ['PATH']}",
             "PYTHONPATH": f"{self.folder}:{self.folder / 'rules'}",
             "HF_HUB_OFFLINE": "1",
@@ -76,7 +79,7 @@ class Checkout:
 
     def command(self, *arguments: str) -> list[str]:
         profile = ["--workflow-profile", "profiles/default"]
-        return [sys.executable, "-m", "snakemake", *profile, "--cores", "2", *arguments]
+        return ["snakemake", *profile, "--cores", "2", *arguments]
 
     def snakemake(self, *arguments: str) -> Run:
         """Run the workflow to its end."""
@@ -102,6 +105,17 @@ class Checkout:
             for pattern in patterns
             for path in sorted(self.work.glob(pattern))
         }
+
+
+def add_make(checkout: Checkout) -> None:
+    """Give a checkout the Makefile, and this environment as if `make setup` had made it."""
+    shutil.copy2(ROOT / "Makefile", checkout.folder / "Makefile")
+    environment = checkout.folder / ".venv"
+    environment.mkdir()
+    for name in ("bin", "lib", "pyvenv.cfg"):
+        (environment / name).symlink_to(Path(sys.prefix) / name)
+    for stamp in ("run.done", "dev.done"):
+        (environment / stamp).touch()
 
 
 def started(text: str) -> list[str]:
