@@ -1,10 +1,15 @@
 #!/usr/bin/env bash
-# First call on the machine, with sglang.txz and shape/ beside this: SGLang, and a server of the
-# target's shape with random weights, so that kernels are compiled while the rest travels.
+# First call on the machine, with sglang.txz beside this, and cache.tgz, the kernels of an earlier
+# machine, or shape/: then a server of the target's shape with random weights compiles them while
+# the rest travels.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p /tmp/site /tmp/model
 tar -xJf "$here/sglang.txz" -C /tmp/site
+if [ -f "$here/cache.tgz" ]; then
+  tar -xzf "$here/cache.tgz" -C "$HOME"
+  exit
+fi
 cp -r "$here/shape" /tmp/shape
 export PYTHONPATH=/tmp/site SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK=1 HF_HUB_OFFLINE=1
 setsid timeout 300 python3 -m sglang.launch_server --model-path /tmp/shape --load-format dummy \

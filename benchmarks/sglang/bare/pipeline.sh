@@ -6,14 +6,15 @@ cd /tmp/aerie || exit 1
 export SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK=1 HF_HUB_OFFLINE=1 PYTHONUNBUFFERED=1
 AERIE_SGLANG='{"python": "python3", "concurrency": 128, "start_timeout_s": 400, "memory_share": 0.5,
   "arguments": ["--attention-backend", "triton", "--sampling-backend", "pytorch",
-    "--cuda-graph-max-bs-decode", "128", "--cuda-graph-backend-prefill", "disabled"],
+    "--max-total-tokens", "400000", "--cuda-graph-max-bs-decode", "128",
+    "--cuda-graph-backend-prefill", "disabled"],
   "environment": {"SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK": "1"}}'
 export AERIE_SGLANG
 mkdir -p /tmp/out
 step() { # STEP SECONDS [OPTION...]
-  python3 benchmarks/sglang/h200.py "$1" --budget "$2" "${@:3}" --commit "$commit" \
-    --work /tmp/h200 --out /tmp/out/h200-sglang.json --margin 1.3 --capture-tokens 1000000 \
-    --client-prompts 500 --prompts /tmp/prompts/*
+  python3 benchmarks/sglang/h200.py "$1" --budget "$2" --commit "$commit" --work /tmp/h200 \
+    --out /tmp/out/h200-sglang.json --new-tokens 256 --held-out 100 --capture-tokens 600000 \
+    --client-prompts 500 --timed-prompts 12 "${@:3}" --prompts /tmp/prompts/*
   echo "status $? ($1) $(date +%T)"
 }
 # SGLang's own transformers are too old to read a GGUF by the class that this needs; the machine's are not.
@@ -28,10 +29,14 @@ done
 pkill -9 -f 'port 39999'
 pkill -9 -f 'sglang::'
 sleep 2
-step answers 700
+step answers 900 --repeats 2
 step capture 300
 step map 60
 step draft 400
 step bench 500
 step overhead 200
+# Kernels for the next machine, and what the report is made from, without weights and states.
+tar -C "$HOME" -czf /tmp/out/cache.tgz .cache/flashinfer .cache/tvm-ffi .triton
+cd /tmp/h200 && tar --exclude='*.safetensors' -czf /tmp/out/artifacts.tgz bench draft vocab \
+  target/target.json states/manifest.json states/*/*/index.json responses/*/*.json prompts/*/*.json
 echo finished
