@@ -14,6 +14,9 @@ from aerie.progress import console
 
 log = logging.getLogger("aerie")
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+
 
 def parser(description: str | None) -> argparse.ArgumentParser:
     """An argument parser with the options that all scripts take."""
@@ -55,13 +58,22 @@ def run(main: Callable[[argparse.Namespace], None], arguments: argparse.Argument
         # The reader, such as `head`, has seen enough; Python must not try to flush what is left.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in (*_FULL, *_FORBIDDEN):
             raise
-        log.error("%s", _full_disk(error))
+        log.error("%s", _full_disk(error) if error.errno in _FULL else _forbidden(error))
         sys.exit(1)
     except KeyboardInterrupt:
         console.print("interrupted; run the same command again to continue")
         sys.exit(130)
+
+
+def _forbidden(error: OSError) -> AerieError:
+    return AerieError(
+        f"{error.filename or 'a file'} cannot be read or written",
+        saw=error.strerror,
+        remedy="give this user the right to it, or mount the disk for writing, and run the same "
+        "command again: nothing that was finished is lost",
+    )
 
 
 def _full_disk(error: OSError) -> AerieError:
