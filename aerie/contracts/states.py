@@ -9,7 +9,7 @@ of its content and an xxh3-128 of each tensor, so that a file vouches for itself
 import json
 import os
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -309,14 +309,16 @@ class StatesFile:
         tensor: torch.Tensor = self._file.get_tensor(name)
         return tensor
 
-    def damaged_tensors(self) -> list[str]:
-        """Names of the tensors whose bytes do not match the digests in the header."""
+    def damaged_tensors(self, names: Collection[str] | None = None) -> list[str]:
+        """Which tensors, all or those of `names`, do not match the digests in the header."""
         with self.path.open("rb") as stream:
             size = struct.unpack("<Q", stream.read(8))[0]
             header = json.loads(stream.read(size))
             header.pop("__metadata__")
             damaged = []
             for name, entry in header.items():
+                if names is not None and name not in names:
+                    continue
                 start, end = entry["data_offsets"]
                 stream.seek(8 + size + start)
                 state = xxhash.xxh3_128()

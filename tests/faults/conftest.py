@@ -1,5 +1,6 @@
 """One tiny build, its jobs as commands, and the ledger of what was done to it."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,28 +9,43 @@ import pytest
 from tests.faults.ledger import Ledger
 from tests.faults.runs import Runner, jobs_of, tree
 from tests.unit.test_responses_flow import answers as answers
-from tests.workflow.conftest import ROOT, make_checkout
+from tests.workflow.conftest import ROOT, Checkout, make_checkout
+
+_LEDGER = pytest.StashKey[Ledger]()
 
 
 @pytest.fixture(scope="session")
-def ledger(pytestconfig: pytest.Config) -> Iterator[Ledger]:
-    ledger = Ledger()
-    yield ledger
-    ledger.write(ROOT / "results/faults.json")
-    reporter = pytestconfig.pluginmanager.get_plugin("terminalreporter")
-    if reporter is not None:
-        reporter.write_line("\n" + ledger.table() + "\n" + "\n".join(ledger.notes))
+def ledger(pytestconfig: pytest.Config) -> Ledger:
+    """What was tried and what became of it; printed, and written to results/faults.json."""
+    return pytestconfig.stash.setdefault(_LEDGER, Ledger())
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    ledger = config.stash.get(_LEDGER, None)
+    if ledger is not None:
+        ledger.write(ROOT / "results/faults.json")
+        terminalreporter.section("faults")
+        terminalreporter.write_line("\n".join([ledger.table(), *ledger.notes]))
 
 
 @pytest.fixture(scope="session")
 def runner(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> Iterator[Runner]:
-    """A complete build that is never changed, with the time and file events of each job."""
+    """A complete build that is never changed, and its jobs.
+
+    AERIE_TEST_BUILD, if set, names a checkout that was built earlier with `--printshellcmds`.
+    """
     folder = tmp_path_factory.mktemp("faults")
-    checkout = make_checkout(folder / "checkout", tiny_checkpoint)
-    # Answers stay in the order of the first run, and so do the figures of the bench.
-    run = checkout.snakemake("--printshellcmds")
-    assert run.code == 0, run.text
-    runner = Runner(checkout, jobs_of(run.text), folder)
+    if given := os.environ.get("AERIE_TEST_BUILD"):
+        checkout = Checkout(Path(given))
+    else:
+        checkout = make_checkout(folder / "checkout", tiny_checkpoint)
+        run = checkout.snakemake("--printshellcmds")
+        assert run.code == 0, run.text
+    logs = sorted((checkout.folder / ".snakemake/log").glob("*.log"))
+    jobs = jobs_of("".join(log.read_text(encoding="utf-8") for log in logs))
+    runner = Runner(checkout, jobs, folder)
     yield runner
     runner.close()
 

@@ -1,4 +1,4 @@
-"""A file that changed on the disk is named by `verify`, and refused or made again by who reads it."""
+"""A file that changed on the disk is named by `verify`, and refused by whoever reads it."""
 
 import os
 import random
@@ -71,7 +71,7 @@ KINDS: dict[str, Damage] = {"flip": flip, "truncate": truncate, "lose": lose, "s
 
 def artifacts(work: Path, moments: random.Random) -> list[tuple[Path, tuple[str, ...]]]:
     """Files of every kind, with who reads them: at most three for a pattern."""
-    chosen = []
+    chosen: list[tuple[Path, tuple[str, ...]]] = []
     for pattern, readers in READERS:
         found = sorted(
             path

@@ -1,4 +1,4 @@
-"""A server that hangs, fails, lies or gives NaN: the same answers in the end, or a clear refusal."""
+"""A server that hangs, fails, lies or gives NaN: the same answers, or a clear refusal."""
 
 import random
 from collections.abc import Iterator
