@@ -150,6 +150,9 @@ test-cluster: $(VENV)/dev.done $(VENV)/slurm.done ## starts a SLURM of one node 
 	@tests/cluster/install
 	@$(PYTEST) tests/cluster $(ARGS)
 
+test-faults: $(VENV)/dev.done ## kills, full disks, damage and hostile servers, counted: ten minutes
+	@$(PYTEST) tests/faults $(ARGS)
+
 test-containers: $(VENV)/dev.done ## builds an image without a registry and runs the demo's phases in it
 	@tests/containers/install
 	@$(PYTEST) tests/containers $(ARGS)
@@ -234,5 +237,5 @@ config-exists:
 	  echo '$(CONFIG) does not exist; name a configuration: make all CONFIG=demo/config.yaml' >&2; \
 	  exit 1; }
 
-.PHONY: help demo all scaling map-study mix-study docker-all doctor lock-check images images-lock test-cluster test-containers plan dry-run scout verify clean test test-unit test-workflow test-engine test-sglang lint format setup \
+.PHONY: help demo all scaling map-study mix-study docker-all doctor lock-check images images-lock test-cluster test-containers test-faults plan dry-run scout verify clean test test-unit test-workflow test-engine test-sglang lint format setup \
   setup-dev config-exists

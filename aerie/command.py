@@ -14,6 +14,9 @@ from aerie.progress import console
 
 log = logging.getLogger("aerie")
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+
 
 def parser(description: str | None) -> argparse.ArgumentParser:
     """An argument parser with the options that all scripts take."""
@@ -32,21 +35,12 @@ def run(main: Callable[[argparse.Namespace], None], arguments: argparse.Argument
     fault of Aerie's own.
     """
     options = arguments.parse_args()
-    handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
-    if options.log:
-        options.log.parent.mkdir(parents=True, exist_ok=True)
-        # The processes of torchrun share a log: one begins it, and all append.
-        if os.environ.get("RANK", "0") == "0":
-            options.log.write_text("", encoding="utf-8")
-        handlers.append(logging.FileHandler(options.log, encoding="utf-8"))
-    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=handlers, force=True)
-    # The last two would print every address, and those of the Hub's storage carry signatures.
-    for noisy in (
-        "transformers", "urllib3", "filelock", "fsspec", "huggingface_hub", "httpx2",
-    ):  # fmt: skip
-        logging.getLogger(noisy).setLevel(logging.WARNING)
     sys.excepthook = _unexpected
+    logging.basicConfig(level=logging.INFO, format="%(message)s", force=True)
+    # On a full disk the log cannot be written either, and its traceback would bury the message.
+    logging.raiseExceptions = False
     try:
+        _open_log(options.log)
         main(options)
     except AerieError as error:
         log.error("%s", error)
@@ -55,13 +49,37 @@ def run(main: Callable[[argparse.Namespace], None], arguments: argparse.Argument
         # The reader, such as `head`, has seen enough; Python must not try to flush what is left.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in (*_FULL, *(_FORBIDDEN if error.filename else ())):
             raise
-        log.error("%s", _full_disk(error))
+        log.error("%s", _full_disk(error) if error.errno in _FULL else _forbidden(error))
         sys.exit(1)
     except KeyboardInterrupt:
         console.print("interrupted; run the same command again to continue")
         sys.exit(130)
+
+
+def _open_log(path: Path | None) -> None:
+    """Write messages and tracebacks to `path` too, and keep other libraries quiet."""
+    if path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # The processes of torchrun share a log: one begins it, and all append.
+        if os.environ.get("RANK", "0") == "0":
+            path.write_text("", encoding="utf-8")
+        logging.getLogger().addHandler(logging.FileHandler(path, encoding="utf-8"))
+    # The last two would print every address, and those of the Hub's storage carry signatures.
+    for noisy in (
+        "transformers", "urllib3", "filelock", "fsspec", "huggingface_hub", "httpx2",
+    ):  # fmt: skip
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+def _forbidden(error: OSError) -> AerieError:
+    return AerieError(
+        f"{error.filename} cannot be read or written",
+        saw=error.strerror,
+        remedy="give this user the right to it, or mount the disk for writing, and run the same "
+        "command again: nothing that was finished is lost",
+    )
 
 
 def _full_disk(error: OSError) -> AerieError:

@@ -25,8 +25,9 @@ import torch
 
 from aerie.config import ROOT, load
 from aerie.contracts.codecs import Codec, decode, encode
+from aerie.contracts.layers import Layers
 from aerie.contracts.sidecar import read_sidecar
-from aerie.contracts.states import Layers, Sample, StatesFile, StatesWriter, token_bytes
+from aerie.contracts.states import Sample, StatesFile, StatesWriter, token_bytes
 from aerie.contracts.states_index import write_index
 from aerie.files import read_json, write_json
 from aerie.lock import git_commit

@@ -108,8 +108,8 @@ def save_tiny_checkpoint(folder: Path, rope: dict[str, Any] | None = None) -> No
     tokenizer.save_pretrained(folder)
 
 
-# Tests that start daemons run when they are asked for by name, as make does for each.
-ASKED_FOR = [Path(__file__).resolve().parent / name for name in ("cluster", "containers")]
+# Tests that start daemons, or take minutes, run when they are asked for by name, as make does.
+ASKED_FOR = [Path(__file__).resolve().parent / name for name in ("cluster", "containers", "faults")]
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -21,8 +21,9 @@ from aerie.bench.suite import SuitePrompt, read_suite
 from aerie.config import BenchSettings
 from aerie.contracts import VERSIONS
 from aerie.contracts.draft import check_draft
+from aerie.contracts.layers import Layers
 from aerie.contracts.sidecar import read_whole
-from aerie.contracts.states import Layers, Sample
+from aerie.contracts.states import Sample
 from aerie.engines import open_capture
 from aerie.engines.base import Captured
 from aerie.engines.sglang.settings import URLS

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aerie.contracts.states import Layers
+from aerie.contracts.layers import Layers
 from aerie.errors import ContractError, GateError
 from aerie.files import read_json, replacing, write_json
 

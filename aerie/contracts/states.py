@@ -13,7 +13,7 @@ import math
 import os
 import struct
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -25,7 +25,7 @@ import xxhash
 
 from aerie.contracts import VERSIONS, codecs
 from aerie.contracts.codecs import Codec
-from aerie.errors import ConfigError, ContractError
+from aerie.errors import ContractError
 from aerie.files import digest_json, fsync_directory
 
 if TYPE_CHECKING:
@@ -34,46 +34,6 @@ if TYPE_CHECKING:
 _DTYPE_BYTES = {"I32": 4, "U8": 1, "I64": 8, "BF16": 2, "F32": 4, "F8_E4M3": 1}
 _ALIGNMENT = 64
 _NO_DIGEST = "0" * 32
-
-
-@dataclass(frozen=True)
-class Layers:
-    """The captured layers in both conventions.
-
-    `hf_hidden_states` are indices into transformers' `output_hidden_states` (0 is the embedding);
-    `sglang_config` is what a draft's `eagle_aux_hidden_state_layer_ids` says: one less.
-    """
-
-    hf_hidden_states: tuple[int, ...]
-
-    @property
-    def sglang_config(self) -> tuple[int, ...]:
-        return tuple(layer - 1 for layer in self.hf_hidden_states)
-
-    def as_dict(self) -> dict[str, list[int]]:
-        return {
-            "hf_hidden_states": list(self.hf_hidden_states),
-            "sglang_config": list(self.sglang_config),
-        }
-
-
-def choose_layers(count: int, wanted: Iterable[int] | None = None) -> Layers:
-    """The layers to capture of a target with `count` layers; the default is [2, N//2, N-3].
-
-    Raises:
-        ConfigError: a wanted layer does not exist, or the list is not strictly ascending.
-    """
-    layers = tuple(wanted) if wanted else (2, count // 2, count - 3)
-    ascending = all(a < b for a, b in pairwise(layers))
-    # SGLang cannot capture the output of the last layer: that state is `last`, after the norm.
-    if not ascending or not all(1 <= layer < count for layer in layers):
-        raise ConfigError(
-            "states.layers names layers that cannot be captured",
-            saw=list(layers),
-            expected=f"ascending indices from 1 to {count - 1}: the target has {count} layers",
-            remedy=f"leave the key out for the default {[2, count // 2, count - 3]}",
-        )
-    return Layers(layers)
 
 
 @dataclass(frozen=True)
@@ -387,10 +347,12 @@ class StatesFile:
         tensor: torch.Tensor = self._file.get_tensor(name)
         return tensor
 
-    def damaged_tensors(self) -> list[str]:
-        """Names of the tensors whose bytes do not match the digests in the header."""
+    def damaged_tensors(self, names: Collection[str] | None = None) -> list[str]:
+        """Which tensors, all or those of `names`, do not match the digests in the header."""
         damaged = []
         for name, (position, end) in self._places.items():
+            if names is not None and name not in names:
+                continue
             state = xxhash.xxh3_128()
             while chunk := os.pread(self._descriptor, min(1 << 24, end - position), position):
                 state.update(chunk)

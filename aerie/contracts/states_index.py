@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from aerie.contracts import VERSIONS
+from aerie.contracts.layers import Layers
 from aerie.contracts.sidecar import described
-from aerie.contracts.states import Layers, StatesFile
+from aerie.contracts.states import StatesFile
 from aerie.errors import ContractError
 from aerie.files import read_json, write_sealed
 

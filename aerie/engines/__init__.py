@@ -9,7 +9,7 @@ from aerie.errors import EngineError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from aerie.contracts.states import Layers
+    from aerie.contracts.layers import Layers
     from aerie.target import Target
 
 # Engines that answer many requests at their own pace; the others answer batches.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     import torch
 
-    from aerie.contracts.states import Layers
+    from aerie.contracts.layers import Layers
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from aerie.contracts.states import Layers
+from aerie.contracts.layers import Layers
 from aerie.engines.base import Captured
 from aerie.errors import GateError
 

@@ -6,7 +6,8 @@ from typing import get_args
 from aerie.config import Config
 from aerie.contracts.codecs import Codec
 from aerie.contracts.draft import DraftConfig
-from aerie.contracts.states import choose_layers, token_bytes
+from aerie.contracts.layers import choose_layers
+from aerie.contracts.states import token_bytes
 from aerie.plan.settings import Shape
 from aerie.train.settings import DraftSettings
 

@@ -48,7 +48,7 @@ def train_point(
     """
     import torch
 
-    from aerie.contracts.states import Layers
+    from aerie.contracts.layers import Layers
     from aerie.contracts.vocab import read_vouched_map
     from aerie.target import read_target
     from aerie.train.data import locate, split

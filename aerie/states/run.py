@@ -13,17 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aerie.config import StatesSettings
+from aerie.contracts.layers import Layers, choose_layers
 from aerie.contracts.responses import AnswerSource, Response, read_responses
 from aerie.contracts.sidecar import read_whole
-from aerie.contracts.states import (
-    Layers,
-    Sample,
-    StatesFile,
-    StatesWriter,
-    choose_layers,
-    file_key,
-    token_bytes,
-)
+from aerie.contracts.states import Sample, StatesFile, StatesWriter, file_key, token_bytes
 from aerie.contracts.states_index import write_index
 from aerie.errors import ContractError
 from aerie.gates.disk import check_disk

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from aerie.config import Config
+from aerie.contracts.layers import choose_layers
 from aerie.contracts.sidecar import read_sidecar
-from aerie.contracts.states import choose_layers
 from aerie.errors import ContractError
 from aerie.plan.facts import target_revision
 from aerie.prompts.select import read_selection

@@ -48,6 +48,13 @@ def locate(indexes: Iterable[Path]) -> list[Located]:
                     f"{index} names other samples than {file} holds",
                     remedy=f"remove {index} and run the build again: whole files are kept",
                 )
+            # A wrong token, mask or offset would teach another text. They are a ten-thousandth of
+            # the file; hidden states are not read twice.
+            if damaged := states.damaged_tensors(("token_ids", "loss_mask", "offsets")):
+                raise ContractError(
+                    f"{file}: {', '.join(damaged)} changed since it was written",
+                    remedy="run `make verify ARGS=--repair`, then the build: only this is redone",
+                )
             answers = _answers(states.offsets, states.column("loss_mask"))
             for number, (sample, answer) in enumerate(zip(map(str, ids), answers, strict=True)):
                 rows = states.offsets[number + 1] - states.offsets[number] - 2

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from aerie.contracts.draft import check_draft, write_draft
+from aerie.contracts.layers import Layers
 from aerie.contracts.sidecar import read_sidecar, write_sidecar
-from aerie.contracts.states import Layers
 from aerie.contracts.vocab import VocabMap, read_vouched_map
 from aerie.errors import ContractError
 from aerie.files import canonical_json, digest_file, digest_json, replacing, write_json

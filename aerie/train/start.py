@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from aerie.contracts.draft import DraftConfig
-from aerie.contracts.states import Layers
+from aerie.contracts.layers import Layers
 from aerie.contracts.vocab import VocabMap
 from aerie.target import Target, decoder_config
 from aerie.target_weights import read_embedding, read_head

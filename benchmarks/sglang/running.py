@@ -17,7 +17,7 @@ from typing import Any
 import httpx2
 
 from aerie.config import ROOT, BenchSettings, ResponsesSettings
-from aerie.contracts.states import choose_layers
+from aerie.contracts.layers import choose_layers
 from aerie.engines.sglang.capture import new_spool
 from aerie.engines.sglang.fleet import Fleet, servers
 from aerie.engines.sglang.settings import URLS, SglangSettings

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from aerie.contracts.states import Layers
+from aerie.contracts.layers import Layers
 from aerie.contracts.vocab import VocabMap
 from aerie.files import digest_json, write_json
 from aerie.target import Target

@@ -20,7 +20,8 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from aerie.contracts.draft import DraftConfig
-from aerie.contracts.states import Layers, Sample
+from aerie.contracts.layers import Layers
+from aerie.contracts.states import Sample
 from aerie.train.objective import Frozen, objective
 from aerie.train.ops import fused, plain
 from aerie.train.packing import Pack, Segments, make_pack

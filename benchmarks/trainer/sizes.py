@@ -8,7 +8,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from aerie.contracts.draft import DraftConfig
-from aerie.contracts.states import Layers, Sample, StatesWriter
+from aerie.contracts.layers import Layers
+from aerie.contracts.states import Sample, StatesWriter
 from aerie.contracts.states_index import write_index
 from aerie.train.data import Located, locate
 from aerie.train.objective import Frozen

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from aerie.contracts.draft import DraftConfig
-from aerie.contracts.states import Layers, choose_layers
+from aerie.contracts.layers import Layers, choose_layers
 from aerie.contracts.vocab import VocabMap
 from aerie.engines.transformers.load import TransformersEngine
 from aerie.engines.transformers.speculate import ServedDraft, Speculator, embedding_of

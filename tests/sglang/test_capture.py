@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from aerie.config import StatesSettings
+from aerie.contracts.layers import choose_layers
 from aerie.contracts.responses import Response, read_responses, write_responses
 from aerie.contracts.sidecar import write_sidecar
-from aerie.contracts.states import Sample, StatesFile, choose_layers, token_bytes
+from aerie.contracts.states import Sample, StatesFile, token_bytes
 from aerie.contracts.states_index import damage
 from aerie.engines.base import Request
 from aerie.engines.sglang.capture import new_spool

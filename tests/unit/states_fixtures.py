@@ -6,8 +6,9 @@ import torch
 from safetensors.torch import save_file
 from torch.nn import functional
 
+from aerie.contracts.layers import Layers
 from aerie.contracts.sidecar import write_sidecar
-from aerie.contracts.states import Layers, Sample, StatesWriter
+from aerie.contracts.states import Sample, StatesWriter
 from aerie.contracts.states_index import write_index
 
 HIDDEN, LAYERS, VOCAB = 8, Layers((2, 3, 5)), 100

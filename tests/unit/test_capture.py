@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from aerie.contracts.states import Layers
+from aerie.contracts.layers import Layers
 from aerie.engines.transformers.capture import capture
 from aerie.engines.transformers.load import load_model
 from aerie.errors import EngineError

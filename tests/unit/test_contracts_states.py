@@ -8,15 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from aerie.contracts.states import (
-    Layers,
-    Sample,
-    StatesFile,
-    StatesWriter,
-    choose_layers,
-    file_key,
-    token_bytes,
-)
+from aerie.contracts.layers import Layers, choose_layers
+from aerie.contracts.states import Sample, StatesFile, StatesWriter, file_key, token_bytes
 from aerie.contracts.states_index import damage, write_index
 from aerie.errors import ConfigError, ContractError
 from aerie.files import read_json

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from aerie.contracts.draft import DraftConfig, check_draft, read_draft, write_draft
-from aerie.contracts.states import Layers
+from aerie.contracts.layers import Layers
 from aerie.errors import ContractError, GateError
 from aerie.gates.draft import overfit_one
 from aerie.train.model import Draft

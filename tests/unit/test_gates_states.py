@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from aerie.contracts.states import Layers, token_bytes
+from aerie.contracts.layers import Layers
+from aerie.contracts.states import token_bytes
 from aerie.engines.base import Captured
 from aerie.errors import GateError
 from aerie.gates.disk import check_disk

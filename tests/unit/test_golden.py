@@ -15,9 +15,10 @@ import torch
 from aerie.config import ResponsesSettings
 from aerie.contracts import VERSIONS
 from aerie.contracts.draft import DraftConfig
+from aerie.contracts.layers import Layers, choose_layers
 from aerie.contracts.prompts import Prompt
 from aerie.contracts.responses import RESPONSES
-from aerie.contracts.states import Layers, Sample, StatesWriter, choose_layers, file_key
+from aerie.contracts.states import Sample, StatesWriter, file_key
 from aerie.contracts.vocab import VocabMap, write_map
 from aerie.files import digest_bytes, digest_file, digest_json
 from aerie.prompts.distinct import rank

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from aerie.contracts.draft import DraftConfig
-from aerie.contracts.states import Layers, Sample
+from aerie.contracts.layers import Layers
+from aerie.contracts.states import Sample
 from aerie.train.evaluate import correct_prefix, simulate
 from aerie.train.model import Draft, attend
 from aerie.train.objective import Frozen, Result, logits_of, objective

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from aerie.contracts.states import Layers
+from aerie.contracts.layers import Layers
 from aerie.contracts.vocab import VocabMap
 from aerie.errors import ConfigError
 from aerie.files import write_json

@@ -13,9 +13,10 @@ import aerie.engines
 import aerie.states.run
 from aerie.config import StatesSettings
 from aerie.contracts.codecs import Codec
+from aerie.contracts.layers import Layers
 from aerie.contracts.responses import AnswerSource, Response, write_responses
 from aerie.contracts.sidecar import write_sidecar
-from aerie.contracts.states import Layers, Sample, StatesFile, token_bytes
+from aerie.contracts.states import Sample, StatesFile, token_bytes
 from aerie.contracts.states_index import damage
 from aerie.engines.base import Captured, Engine, Request
 from aerie.engines.transformers.load import TransformersEngine

@@ -4,7 +4,7 @@ import torch
 
 from aerie.config import ROOT
 from aerie.contracts.draft import DraftConfig
-from aerie.contracts.states import Layers
+from aerie.contracts.layers import Layers
 from aerie.train.packing import Pack, Segments
 from aerie.train.tape import new_tape
 

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from aerie.contracts.layers import Layers
 from aerie.contracts.sidecar import read_whole, write_sidecar
-from aerie.contracts.states import Layers, Sample, StatesWriter
+from aerie.contracts.states import Sample, StatesWriter
 from aerie.contracts.states_index import write_index
 from aerie.errors import ContractError
 from aerie.files import read_json, write_json

@@ -167,10 +167,9 @@ def tiny_config(checkpoint: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> Checkout:
-    """A complete tiny build; do not change it."""
-    checkout = Checkout(tmp_path_factory.mktemp("workflow") / "checkout")
+def make_checkout(folder: Path, tiny_checkpoint: Path) -> Checkout:
+    """A checkout in the new folder `folder` in which nothing is built yet."""
+    checkout = Checkout(folder)
     checkout.folder.mkdir()
     for name in COPIED:
         source = ROOT / name
@@ -187,6 +186,13 @@ def built(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> Ch
     suite.write_text("".join(json.dumps(row) + "\n" for row in prompts), encoding="utf-8")
     config = yaml.safe_dump(tiny_config(tiny_checkpoint), sort_keys=False)
     (checkout.folder / "config.yaml").write_text(config, encoding="utf-8")
+    return checkout
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> Checkout:
+    """A complete tiny build; do not change it."""
+    checkout = make_checkout(tmp_path_factory.mktemp("workflow") / "checkout", tiny_checkpoint)
     run = checkout.snakemake()
     assert run.code == 0, run.text
     return checkout

@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx2
 
-from aerie.contracts.states import Layers
+from aerie.contracts.layers import Layers
 from aerie.engines.base import Captured
 from aerie.engines.sglang.fleet import Fleet, given_urls, servers
 from aerie.engines.sglang.server import Server

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from aerie.config import Config
-from aerie.contracts.states import choose_layers
+from aerie.contracts.layers import choose_layers
 from aerie.engines.sglang.fleet import servers
 from aerie.engines.sglang.server import Server
 from aerie.engines.sglang.settings import URLS

@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 from transformers import PreTrainedModel
 
-from aerie.contracts.states import Layers
+from aerie.contracts.layers import Layers
 from aerie.engines.base import Captured
 from aerie.errors import EngineError
 

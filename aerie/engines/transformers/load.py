@@ -13,7 +13,7 @@ from aerie.errors import EngineError
 from aerie.target import Target
 
 if TYPE_CHECKING:
-    from aerie.contracts.states import Layers
+    from aerie.contracts.layers import Layers
 
 
 def load_model(target: Target) -> PreTrainedModel:

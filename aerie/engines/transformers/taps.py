@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from aerie.contracts.states import Layers
+from aerie.contracts.layers import Layers
 from aerie.errors import EngineError
 
 

@@ -1,0 +1,70 @@
+"""A phase that is killed anywhere, and run again, leaves what an undisturbed run leaves."""
+
+import random
+import shutil
+from pathlib import Path
+
+from tests.faults.ledger import Ledger
+from tests.faults.runs import Job, Runner, tree
+from tests.workflow.conftest import Checkout
+from tests.workflow.test_kill import run_and_kill
+
+# In all, spread over the phases; and of whole builds.
+KILLS, BUILD_KILLS = 220, 4
+
+
+def judge(
+    runner: Runner, checkout: Checkout, job: Job, reference: dict[str, str]
+) -> tuple[str, str]:
+    """Run a job to its end and compare everything with the undisturbed build."""
+    ended = runner.run(checkout, job)
+    if ended.code:
+        return "wrong", f"{job.name} does not go on\n{ended.text[-2000:]}"
+    found = tree(checkout.work)
+    if gone := sorted(set(reference) - set(found)):
+        return "lost", f"{job.name}: {gone}"
+    other = sorted(name for name, digest in reference.items() if found[name] != digest)
+    left = [str(path) for path in checkout.work.rglob(".*.tmp")]
+    # What a job wrote halfway is scratch, and the next run of the same job clears its own.
+    return ("wrong", f"{job.name}: {other} {left}") if other else ("recovered", "")
+
+
+def test_kills_of_every_phase(
+    runner: Runner, reference: dict[str, str], ledger: Ledger, tmp_path: Path
+) -> None:
+    moments = random.Random(8)
+    jobs = runner.one_of_each()
+    each = -(-KILLS // len(jobs))
+    for job in jobs:
+        checkout = runner.copy(tmp_path / job.rule)
+        events, last = runner.events[job.name], runner.seconds[job.name]
+        for number in range(each):
+            if number % 3:
+                ended = runner.run(checkout, job, event=moments.randint(1, max(events, 1)))
+            else:
+                ended = runner.run(checkout, job, seconds=moments.uniform(0, last))
+            # Once more at once every fourth time: a kill of what goes on after a kill.
+            if number % 4 == 0:
+                runner.run(checkout, job, event=moments.randint(1, max(events // 2, 1)))
+            if not ended.killed:
+                continue
+            ledger.add(f"kill: {job.rule}", *judge(runner, checkout, job, reference))
+        shutil.rmtree(checkout.folder)
+    assert not ledger.bad("kill")
+    tried = sum(row.tried for kind, row in ledger.rows.items() if kind.startswith("kill: "))
+    assert tried >= 200 and not [note for note in ledger.notes if note.startswith("kill")]
+
+
+def test_kills_of_whole_builds(
+    runner: Runner, reference: dict[str, str], ledger: Ledger, tmp_path: Path
+) -> None:
+    checkout = runner.copy(tmp_path / "build")
+    shutil.rmtree(checkout.work)
+    moments = random.Random(9)
+    for _ in range(BUILD_KILLS):
+        if run_and_kill(checkout, moments.randint(1, 30), moments.uniform(0, 1)):
+            ledger.add("kill of a build", "recovered")
+    run = checkout.snakemake("--nolock")
+    assert run.code == 0, run.text
+    found = tree(checkout.work)
+    assert {name: found.get(name) for name in reference} == reference
