@@ -1,7 +1,7 @@
 """Every command of README, CONTRIBUTING and docs/ works, on a tiny build that is complete.
 
 Each is run as it stands, but for names that a reader fills in; or as a dry run; or, where it needs
-what is not here, its words are read as its program reads them and TESTED_BY says what runs it.
+what is not here, its words are read as its program reads them and RUN_BY says what runs it.
 """
 
 import itertools
@@ -48,7 +48,7 @@ FILLED_IN = {
 IN_WORK = re.compile(r"(?:^| )(target|bench|states|prompts)/\S+\.json")
 
 # Commands whose options are read, since they need what is not here. Each says what runs them.
-TESTED_BY = {
+RUN_BY = {
     r"make (demo|lint|test|test-sglang|test-cluster|test-containers)$": ".ci/run",
     r"make demo ": "tests/containers, with the same target of Snakemake",
     r"make test ": "this very run",
@@ -81,8 +81,8 @@ NAMES = (
 )  # fmt: skip
 
 
-def tested_by(command: Command) -> str | None:
-    return next((who for what, who in TESTED_BY.items() if re.match(what, command.text)), None)
+def run_by(command: Command) -> str | None:
+    return next((who for what, who in RUN_BY.items() if re.match(what, command.text)), None)
 
 
 def filled_in(text: str) -> str:
@@ -93,8 +93,8 @@ def filled_in(text: str) -> str:
 
 GIVEN = [one for one in commands() if one.words[0] in OURS and one.text not in NAMES]
 # Those that differ in what a reader fills in are one.
-HERE = list({filled_in(one.text): one for one in GIVEN if not tested_by(one)}.values())
-ELSEWHERE = [one for one in GIVEN if tested_by(one)]
+HERE = list({filled_in(one.text): one for one in GIVEN if not run_by(one)}.values())
+ELSEWHERE = [one for one in GIVEN if run_by(one)]
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +181,7 @@ def test_lists_name_what_the_pages_give() -> None:
     """Or what stands for a command that is gone would hide a mistake in a new one."""
     texts = [one.text for one in GIVEN]
     assert {*NAMES} <= {one.text for one in commands()}
-    assert not [what for what in TESTED_BY if not any(re.match(what, text) for text in texts)]
+    assert not [what for what in RUN_BY if not any(re.match(what, text) for text in texts)]
     assert len(HERE) > 30
 
 
