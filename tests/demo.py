@@ -41,7 +41,8 @@ def copy_demo(folder: Path) -> Demo:
     for dataset in content["datasets"].values():
         dataset["take"] = _PROMPTS
     content["responses"]["max_new_tokens"] = _TOKENS
-    content["bench"] |= {"max_new_tokens": _TOKENS, "repeats": 1, "prompts_per_domain": 1}
+    content["bench"] |= {"max_new_tokens": _TOKENS, "repeats": 1}
+    content["bench"] |= {"prompts_per_domain": 1, "timed_prompts": 2}
     content["bench"] |= {"min_accept_length": 1.0, "simulated_tolerance": 9.0}
     path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
     return Demo(folder)
