@@ -55,10 +55,16 @@ def verify(work: Path) -> Verdict:
             except ContractError as error:
                 unreadable[path] = error.what.removeprefix(f"{path} ")
                 continue
+            if path.name == _SELECTION and isinstance(content, dict) and "files" in content:
+                findings.extend(_check_files("selection", path, content))
             if isinstance(content, dict) and content.get("artifact") in VERSIONS:
                 artifact = str(content["artifact"])
                 checked[artifact] = checked.get(artifact, 0) + 1
                 findings.extend(_check(path, artifact, content))
+    for folder in sorted((work / "prompts").glob("*/")):
+        if not folder.name.startswith(".") and not (folder / _SELECTION).exists():
+            path = folder / _SELECTION
+            findings.append(Finding("selection", path, "missing", path))
     described = {finding.file for finding in findings}
     findings.extend(
         Finding("unknown", path, problem, path)
@@ -108,8 +114,11 @@ def _check(path: Path, artifact: str, content: dict[str, Any]) -> Iterator[Findi
         problem = f"is of contract version {saw}, this Aerie writes {expected}"
         yield Finding(artifact, path, problem, path)
         return
-    if artifact in _SELF_CONTAINED:
-        return
+    if artifact not in _SELF_CONTAINED:
+        yield from _check_files(artifact, path, content)
+
+
+def _check_files(artifact: str, path: Path, content: dict[str, Any]) -> Iterator[Finding]:
     damage = states_index.damage if artifact == "states" else sidecar.damage
     try:
         files = [path.parent / name for name in sidecar.described(path, content)]

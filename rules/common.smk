@@ -16,7 +16,7 @@ from aerie.contracts import VERSIONS
 from aerie.errors import AerieError
 from aerie.gates.licences import check_licences
 from aerie.prompts.adapters import adapter
-from aerie.prompts.select import read_selection
+from aerie.prompts.select import whole_selection
 
 
 def checked(config):
@@ -85,7 +85,10 @@ def imported(file):
 def parts(dataset):
     """The parts that were selected of a dataset. Waits for the checkpoint that selects them."""
     folder = checkpoints.prompts.get(dataset=dataset).output.folder
-    return read_selection(Path(folder))
+    try:
+        return whole_selection(Path(folder))
+    except AerieError as error:
+        raise WorkflowError(str(error)) from None
 
 
 def of_parts(pattern):

@@ -24,18 +24,20 @@ def write_sidecar(
     sidecar = {
         "artifact": artifact,
         "contract": VERSIONS[artifact],
-        "files": {
-            str(file.relative_to(path.parent)): {
-                "xxh3": digest_file(file),
-                "bytes": file.stat().st_size,
-            }
-            for file in files
-        },
+        "files": vouched(path.parent, files),
         "counts": counts,
         "provenance": provenance,
     }
     write_sealed(path, sidecar)
     return sidecar
+
+
+def vouched(folder: Path, files: Iterable[Path]) -> dict[str, dict[str, Any]]:
+    """Digest and bytes of each of `files`, by its name below `folder`."""
+    return {
+        str(file.relative_to(folder)): {"xxh3": digest_file(file), "bytes": file.stat().st_size}
+        for file in files
+    }
 
 
 def read_sidecar(path: Path, artifact: str) -> dict[str, Any]:

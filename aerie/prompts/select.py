@@ -33,7 +33,7 @@ from aerie.contracts.prompts import (
     read_prompt_slice,
     write_prompts,
 )
-from aerie.contracts.sidecar import read_whole, write_sidecar
+from aerie.contracts.sidecar import read_whole, vouched, write_sidecar
 from aerie.contracts.tables import write_tables
 from aerie.errors import ContractError, GateError
 from aerie.files import fsync_directory, read_json, write_sealed
@@ -114,10 +114,13 @@ def select(settings: Settings, candidates: Path, earlier: list[Path], out: Path)
         if held_out:
             (scratch / HELD_OUT).write_text(_suite(held_out), encoding="utf-8")
         rejected = lost.num_rows + len(dropped)
+        # Parts vouch for their own tables.
+        files = [*sorted(scratch.glob("*.json")), scratch / "rejects.parquet"]
         write_sealed(
             scratch / "selection.json",
             {
                 "dataset": name,
+                "files": vouched(scratch, files),
                 "take": settings.take,
                 "part_size": settings.part_size,
                 "rows": sidecar["counts"]["rows"],
@@ -157,6 +160,24 @@ def read_selection(folder: Path) -> list[str]:
             saw=error,
             remedy=f"remove {folder} and run the build again",
         ) from error
+
+
+def whole_selection(folder: Path) -> list[str]:
+    """The same, once it is known that the sidecars of all parts are there.
+
+    Snakemake knows the folder alone, and would not miss them.
+
+    Raises:
+        ContractError: there is no readable selection in `folder`, or a part of it is gone.
+    """
+    names = read_selection(folder)
+    if gone := [name for name in names if not (folder / f"{name}.json").is_file()]:
+        raise ContractError(
+            f"{folder} lacks parts that were selected",
+            saw=f"no {', '.join(f'{name}.json' for name in gone)}",
+            remedy="run `make verify ARGS=--repair`, then the build: the same prompts come back",
+        )
+    return names
 
 
 def take_parts(settings: Settings, candidates: Path, count: int, earlier: list[Path]) -> list[Part]:

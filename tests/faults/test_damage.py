@@ -70,7 +70,7 @@ KINDS: dict[str, Damage] = {"flip": flip, "truncate": truncate, "lose": lose, "s
 
 
 def artifacts(work: Path, moments: random.Random) -> list[tuple[Path, tuple[str, ...]]]:
-    """Files of every kind, with who reads them: at most three for a pattern."""
+    """Files of every kind, with who reads them: at most two for a pattern."""
     chosen: list[tuple[Path, tuple[str, ...]]] = []
     for pattern, readers in READERS:
         found = sorted(
@@ -79,7 +79,7 @@ def artifacts(work: Path, moments: random.Random) -> list[tuple[Path, tuple[str,
             if path.is_file() and path.stat().st_size > 1 and path.name != "server.log"
         )
         assert found, pattern
-        chosen += [(path, readers) for path in moments.sample(found, min(3, len(found)))]
+        chosen += [(path, readers) for path in moments.sample(found, min(2, len(found)))]
     return chosen
 
 

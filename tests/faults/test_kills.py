@@ -9,8 +9,8 @@ from tests.faults.runs import Job, Runner, tree
 from tests.workflow.conftest import Checkout
 from tests.workflow.test_kill import run_and_kill
 
-# In all, spread over the phases; and of whole builds.
-KILLS, BUILD_KILLS = 220, 4
+# Of each phase, fewer of those that take longest; and of whole builds.
+KILLS, SLOW, SLOW_KILLS, BUILD_KILLS = 19, ("target", "bench", "draft"), 8, 3
 
 
 def judge(
@@ -34,19 +34,19 @@ def test_kills_of_every_phase(
 ) -> None:
     moments = random.Random(8)
     jobs = runner.one_of_each()
-    each = -(-KILLS // len(jobs))
     for job in jobs:
         checkout = runner.copy(tmp_path / job.rule)
         events, last = runner.events[job.name], runner.seconds[job.name]
-        for number in range(each):
+        for number in range(SLOW_KILLS if job.rule in SLOW else KILLS):
             if number % 3:
                 ended = runner.run(checkout, job, event=moments.randint(1, max(events, 1)))
             else:
                 ended = runner.run(checkout, job, seconds=moments.uniform(0, last))
-            # Once more at once every fourth time: a kill of what goes on after a kill.
-            if number % 4 == 0:
+            # Whatever goes on after a kill may be killed as well.
+            again = number % 4 == 0
+            if again:
                 runner.run(checkout, job, event=moments.randint(1, max(events // 2, 1)))
-            if not ended.killed:
+            if not ended.killed and not again:
                 continue
             ledger.add(f"kill: {job.rule}", *judge(runner, checkout, job, reference))
         shutil.rmtree(checkout.folder)

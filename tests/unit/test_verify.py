@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from aerie.contracts.layers import Layers
-from aerie.contracts.sidecar import read_whole, write_sidecar
+from aerie.contracts.sidecar import read_whole, vouched, write_sidecar
 from aerie.contracts.states import Sample, StatesWriter
 from aerie.contracts.states_index import write_index
 from aerie.errors import ContractError
-from aerie.files import read_json, write_json
+from aerie.files import read_json, write_json, write_sealed
+from aerie.prompts.select import whole_selection
 from aerie.verify import repair, verify
 from tests.commands import aerie
 
@@ -187,3 +188,32 @@ def test_a_swapped_table_is_an_error_of_whoever_reads_it(work: Path) -> None:
         # Only what is asked for is read.
         read_whole(table.with_suffix(".json"), "responses", names=[])
         read_whole(table.with_suffix(".json"), "responses", up_to=10)
+
+
+def test_a_selection_that_lost_a_part_is_named_and_goes_whole(work: Path) -> None:
+    """Snakemake knows the folder alone: while that is there, nothing would make the part again."""
+    folder = work / "prompts" / "d"
+    folder.mkdir(parents=True)
+    for name in ("000", "001"):
+        (folder / f"{name}.parquet").write_bytes(name.encode())
+        write_sidecar(folder / f"{name}.json", "prompts", [folder / f"{name}.parquet"], {}, {})
+    files = vouched(folder, folder.glob("*.json"))
+    parts = [{"name": "000"}, {"name": "001"}]
+    write_sealed(folder / "selection.json", {"dataset": "d", "files": files, "parts": parts})
+    assert verify(work).findings == [] and whole_selection(folder) == ["000", "001"]
+    (folder / "001.json").unlink()
+    with pytest.raises(ContractError, match="lacks parts"):
+        whole_selection(folder)
+    (finding,) = verify(work).findings
+    assert (finding.file, finding.problem) == (folder / "001.json", "missing")
+    repair([finding])
+    assert not folder.exists() and verify(work).findings == []
+
+
+def test_a_folder_of_prompts_without_its_selection_is_named(work: Path) -> None:
+    folder = work / "prompts" / "d"
+    folder.mkdir(parents=True)
+    (finding,) = verify(work).findings
+    assert (finding.file, finding.problem) == (folder / "selection.json", "missing")
+    repair([finding])
+    assert not folder.exists()
