@@ -60,7 +60,7 @@ LOCKED = mkdir -p .snakemake; \
 help: ## explain the targets
 	@awk 'BEGIN {FS = ":.*## "} \
 	  /^##@/ {printf "\n\033[1m%s\033[0m\n", substr($$0, 5)} \
-	  /^[a-z-]+:.*## / {printf "  \033[36mmake %-14s\033[0m %s\n", $$1, $$2}' Makefile
+	  /^[a-z-]+:.*## / {printf "  \033[36mmake %-15s\033[0m %s\n", $$1, $$2}' Makefile
 	@printf '\nVariables (PYTHON, CONFIG, CORES, GPUS, ...) are explained at the top of the Makefile.\n'
 
 demo: $(READY) ## the whole workflow on a small real model: minutes on a laptop
@@ -90,14 +90,6 @@ plan: $(READY) config-exists ## what CONFIG needs and whether it fits: tokens, T
 dry-run: $(READY) config-exists ## what `make all` would run, and why (CONFIG=demo/config.yaml)
 	@$(RUN) $(SNAKEMAKE) $(CONFIG) --dry-run $(ARGS)
 	@printf 'What follows a selection is listed when the selection has been made.\n'
-
-scaling: $(READY) config-exists ## whether more data would help the draft of CONFIG
-	@$(STUDY) scaling
-
-map-study: $(READY) config-exists ## whether another size of the map would
-	@$(STUDY) map_study
-
-STUDY = $(LOCKED) $(LAUNCH) $(SNAKEMAKE) $(CONFIG) --nolock $(ARGS) --
 
 # A lock of its own: a build of days must not hold up a look at the Hub. The searches wait for the
 # network, so all ten run at once whatever the cores; no file says what the Hub holds, so they are

@@ -275,7 +275,9 @@ def test_contract_versions_are_used() -> None:
 def test_every_make_target_that_is_named_exists() -> None:
     """One that is only declared phony does nothing, and says so as if all were well."""
     text = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
-    rules = set(re.findall(r"^([a-z][\w-]*):(?!=)", text, flags=re.MULTILINE))
+    found = re.findall(r"^([a-z][\w-]*):(?!=)", text, flags=re.MULTILINE)
+    rules = set(found)
+    assert len(found) == len(rules), "a rule is written twice"
     phony = set(re.findall(r"^\.PHONY: (.*)$", text, flags=re.MULTILINE)[0].split())
     assert phony - rules == set()
     pages = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("aerie/**/*.py")]
