@@ -60,7 +60,7 @@ LOCKED = mkdir -p .snakemake; \
 help: ## explain the targets
 	@awk 'BEGIN {FS = ":.*## "} \
 	  /^##@/ {printf "\n\033[1m%s\033[0m\n", substr($$0, 5)} \
-	  /^[a-z-]+:.*## / {printf "  \033[36mmake %-15s\033[0m %s\n", $$1, $$2}' Makefile
+	  /^[a-z-]+:.*## / {printf "  \033[36mmake %-16s\033[0m %s\n", $$1, $$2}' Makefile
 	@printf '\nVariables (PYTHON, CONFIG, CORES, GPUS, ...) are explained at the top of the Makefile.\n'
 
 demo: $(READY) ## the whole workflow on a small real model: minutes on a laptop
