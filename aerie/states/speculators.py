@@ -60,9 +60,8 @@ class Speculators:
         aux = sample.aux.view(length, self._layers, hidden)
         states = torch.cat((aux, self._before_norm(sample.last).unsqueeze(1)), dim=1)
         tensors = {"hidden_states": states, "token_ids": sample.token_ids.long()}
-        with replacing(path) as scratch:
-            with saving_tensors(scratch):
-                save_file(tensors, scratch)
+        with replacing(path) as scratch, saving_tensors(scratch):
+            save_file(tensors, scratch)
 
     def finish(self, out: Path, files: Sequence[Path], digest: str) -> None:
         """Write the dataset of all samples, in the layout of `datasets.load_from_disk`."""
