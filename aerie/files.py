@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,6 +48,24 @@ def replacing(path: Path) -> Iterator[Path]:
         fsync_directory(path.parent)
     finally:
         scratch.unlink(missing_ok=True)
+
+
+@contextmanager
+def saving_tensors(path: Path) -> Iterator[None]:
+    """Around a call that has safetensors write to `path`.
+
+    Raises:
+        OSError: the system refused. safetensors has an error of its own for that, which would not
+            be known for a full disk.
+    """
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except SafetensorError as error:
+        if code := re.search(r"os error (\d+)", str(error)):
+            raise OSError(int(code[1]), os.strerror(int(code[1])), str(path)) from error
+        raise
 
 
 def canonical_json(value: Any) -> str:

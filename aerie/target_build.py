@@ -20,7 +20,7 @@ from unittest.mock import patch
 from aerie.config import ROOT, PackageSource, PathSource, TargetSettings
 from aerie.contracts.sidecar import described, write_sidecar
 from aerie.errors import ContractError, DataError
-from aerie.files import digest_file, digest_json, fsync_directory, read_json
+from aerie.files import digest_file, digest_json, fsync_directory, read_json, saving_tensors
 from aerie.target import Target, decoder_config, read_target
 from aerie.target_code import check_code
 
@@ -130,7 +130,8 @@ def _from_package(source: PackageSource, dtype: str, staging: Path) -> None:
             folder, gguf_file=gguf.name, local_files_only=True
         )
         _restore_splitting(tokenizer, gguf)
-    model.to(getattr(torch, dtype)).save_pretrained(staging)
+    with saving_tensors(staging):
+        model.to(getattr(torch, dtype)).save_pretrained(staging)
     tokenizer.save_pretrained(staging)
     for file in staging.iterdir():
         file.chmod(0o644)

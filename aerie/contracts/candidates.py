@@ -13,7 +13,7 @@ import safetensors.numpy
 from safetensors import SafetensorError
 
 from aerie.errors import ContractError
-from aerie.files import replacing
+from aerie.files import replacing, saving_tensors
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -37,7 +37,7 @@ class Index:
 def write_index(path: Path, index: Index) -> None:
     """Write the index of candidates."""
     tensors = {name: np.ascontiguousarray(value) for name, value in vars(index).items()}
-    with replacing(path) as scratch:
+    with replacing(path) as scratch, saving_tensors(path):
         safetensors.numpy.save_file(tensors, scratch)
 
 

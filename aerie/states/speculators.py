@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from aerie.contracts.states import Sample, StatesFile
 from aerie.errors import ContractError, DataError
-from aerie.files import replacing, write_json
+from aerie.files import replacing, saving_tensors, write_json
 from aerie.target import Target
 from aerie.target_weights import read_norm
 
@@ -60,7 +60,7 @@ class Speculators:
         aux = sample.aux.view(length, self._layers, hidden)
         states = torch.cat((aux, self._before_norm(sample.last).unsqueeze(1)), dim=1)
         tensors = {"hidden_states": states, "token_ids": sample.token_ids.long()}
-        with replacing(path) as scratch:
+        with replacing(path) as scratch, saving_tensors(scratch):
             save_file(tensors, scratch)
 
     def finish(self, out: Path, files: Sequence[Path], digest: str) -> None:

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from aerie.errors import ContractError
-from aerie.files import digest_file, fsync_directory, read_json, write_sealed
+from aerie.files import digest_file, fsync_directory, read_json, saving_tensors, write_sealed
 from aerie.train.weights import Matrices, spans
 
 log = logging.getLogger("aerie")
@@ -33,16 +33,21 @@ def save_checkpoint(
     scratch = folder / f".step-{step:06d}.tmp"
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
-    file = scratch / _TENSORS
-    save_file(tensors, file)
-    write_sealed(scratch / "state.json", {**state, "step": step, "tensors": digest_file(file)})
-    with file.open("rb") as written:
-        # The rename below must not become durable before what it names.
-        fsync_directory(scratch)
-        os.fsync(written.fileno())
-    final = folder / _name(step)
-    shutil.rmtree(final, ignore_errors=True)
-    scratch.rename(final)
+    file, final = scratch / _TENSORS, folder / _name(step)
+    try:
+        with saving_tensors(file):
+            save_file(tensors, file)
+        digest = digest_file(file)
+        write_sealed(scratch / "state.json", {**state, "step": step, "tensors": digest})
+        with file.open("rb") as written:
+            # The rename below must not become durable before what it names.
+            fsync_directory(scratch)
+            os.fsync(written.fileno())
+        shutil.rmtree(final, ignore_errors=True)
+        scratch.rename(final)
+    finally:
+        # A disk that is full must not stay so because of it.
+        shutil.rmtree(scratch, ignore_errors=True)
     fsync_directory(folder)
     _link_best(folder, state)
     for old in _checkpoints(folder)[:-keep]:

@@ -1,5 +1,6 @@
 """Checkpoints: which are kept, where `best` points, and which weights are exported."""
 
+import errno
 import shutil
 from pathlib import Path
 from typing import Any
@@ -124,3 +125,13 @@ def test_a_run_exports_what_it_is_told_to(
     again.run()
     assert again.exported == whole.exported
     assert torch.equal(flat(again), flat(whole))
+
+
+def test_a_full_disk_is_known_for_one_and_keeps_no_scratch(small_disk: Path) -> None:
+    """safetensors calls it an error of its own, which the scripts took for a fault of Aerie."""
+    with pytest.raises(OSError, match="No space left") as caught:
+        master = torch.zeros(1_000_000)
+        large = AdamW(master, master, (0.9, 0.95), 0.0, 0.5)
+        save_checkpoint(small_disk, 1, large.state(), state(None), 1)
+    assert caught.value.errno == errno.ENOSPC and "state.safetensors" in str(caught.value)
+    assert list(small_disk.iterdir()) == []
