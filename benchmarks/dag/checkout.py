@@ -15,6 +15,7 @@ from aerie.config import Config, load
 from aerie.contracts.prompts import part_name
 from aerie.contracts.sidecar import write_sidecar
 from aerie.files import digest_bytes, write_json
+from aerie.prompts.select import HELD_OUT
 
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = (
@@ -54,7 +55,10 @@ def select(folder: Path, config: Config) -> int:
         for file in ("candidates.parquet", "candidates.safetensors", "rejects.parquet"):
             _file(work / "candidates" / name / file)
         _sidecar(work / f"candidates/{name}/candidates.json", "candidates", {})
-        parts += _select(work / "prompts" / name, name, dataset.take, config.prompts.part_size)
+        selection = work / "prompts" / name
+        parts += _select(selection, name, dataset.take, config.prompts.part_size)
+        if config.bench.held_out:
+            _file(selection / HELD_OUT)
     call(folder, "--touch", "--forceall", "--until", "prompts")
     return parts
 
