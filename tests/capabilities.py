@@ -3,7 +3,6 @@
 import os
 import shlex
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,11 +40,6 @@ USER_NAMESPACES = Capability(
     "user namespaces", ("unshare", "--user", "--map-root-user", "--mount", *_MOUNT)
 )
 CGROUPS = Capability("control groups", ("sh", "-c", _make_cgroup(_HIERARCHY)))
-# A job's processes take the ids of its user.
-USER_IDS = Capability(
-    "changing users (CAP_SETUID, CAP_SETGID)",
-    (sys.executable, "-c", "import os; os.setgroups([]); os.setgid(65534); os.setuid(65534)"),
-)
 
 
 def skip_unless_allowed(*capabilities: Capability) -> None:

@@ -76,7 +76,7 @@ PLANNED = ("scaling", "map-study", "scout")
 NAMES = (
     "aerie states", "aerie states export", "aerie with-server", "aerie with-server states",
     "aerie with-server PHASE -- snakemake ...", "aerie advise", "aerie advise --costs",
-    "aerie bench size", "aerie verify --repair", "python -m aerie",
+    "aerie bench size", "aerie verify --repair", "aerie states import-map", "python -m aerie",
     "snakemake --printshellcmds", "snakemake ... -- scout",
 )  # fmt: skip
 
