@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
@@ -82,7 +83,7 @@ def _store(options: argparse.Namespace, codec: Codec) -> dict[str, Any]:
             ("disk_read", plain, _read_plain), ("read", path, _read_states)
         ):  # fmt: skip
             _forget(file)
-            rates[name].append(_rate(file, lambda file=file, read=read: read(file)))  # type: ignore[misc]
+            rates[name].append(_rate(file, partial(read, file)))
     plain.unlink()
     path.unlink()
     ratios = {

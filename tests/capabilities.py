@@ -3,6 +3,8 @@
 import os
 import shlex
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +42,21 @@ USER_NAMESPACES = Capability(
     "user namespaces", ("unshare", "--user", "--map-root-user", "--mount", *_MOUNT)
 )
 CGROUPS = Capability("control groups", ("sh", "-c", _make_cgroup(_HIERARCHY)))
+
+
+@contextmanager
+def mounted(folder: Path, size: int) -> Iterator[None]:
+    """A disk of so many bytes in memory at `folder`, which full disks are tried on.
+
+    Only root may mount it, so that the test is skipped where the kernel refuses.
+    """
+    skip_unless_allowed(MOUNTS)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], check=True)
+    try:
+        yield
+    finally:
+        # Lazy: the error that a test looked at still holds the file that it came from.
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def skip_unless_allowed(*capabilities: Capability) -> None:

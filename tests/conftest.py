@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from aerie.config import PackageSource, PathSource, TargetSettings
 from aerie.files import digest_file, digest_json
 from aerie.target import Target, read_target
 from aerie.target_build import SIDECAR, build_target
+from tests.capabilities import mounted
 from tests.loopback_hub import LoopbackHub
 
 SMOLLM2 = TargetSettings(
@@ -179,15 +179,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of 2 MB."""
     folder = tmp_path / "small"
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
-    done = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"a small disk needs the right to mount one: {done.stderr.strip()}")
-    try:
+    with mounted(folder, 2_000_000):
         yield folder
-    finally:
-        # Lazy: the error that a test looked at still holds the file that it came from.
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ match: a tenth of the time. An accept length then means nothing, and its gate is
 """
 
 import shutil
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,15 +52,7 @@ def local_demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     """What `make demo` builds here; do not change it."""
     demo = copy_demo(tmp_path_factory.mktemp("demo") / "checkout")
     add_make(demo)
-    done = subprocess.run(
-        ["make", "demo", "CORES=2"],
-        cwd=demo.folder,
-        env=demo.environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
+    done = demo.call("make", "demo", "CORES=2")
     assert done.returncode == 0, done.stdout
     assert "Report: results/demo/report/index.html" in done.stdout
     return demo

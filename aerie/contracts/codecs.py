@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     import torch
 
 Codec = Literal["bf16", "fp8"]
-SCALE_BYTES = 4
-_E4M3_MAX = 448.0
+E4M3_MAX = 448.0
 # So many float32 fit into a core's cache, where the steps of encoding are several times faster.
 _CACHED_VALUES = 1 << 18
 # A block of zeros has a scale too.
@@ -34,7 +33,7 @@ def encode(states: "torch.Tensor", width: int) -> "tuple[torch.Tensor, torch.Ten
         blocks = states[part].unflatten(1, (-1, width)).float()
         largest = blocks.abs().amax(dim=2)
         # A scale that is a bf16 itself, so that a GPU decodes in bf16.
-        scales[part] = (largest / _E4M3_MAX).clamp(min=_LEAST_SCALE).bfloat16()
+        scales[part] = (largest / E4M3_MAX).clamp(min=_LEAST_SCALE).bfloat16()
         values[part] = blocks.mul_(1 / scales[part].unsqueeze(2)).flatten(1)
     return values, scales
 

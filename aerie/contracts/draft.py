@@ -132,6 +132,7 @@ class DraftConfig:
                 "config.json of the draft lacks a key",
                 saw=f"no {', '.join(wrong)} that could be read",
                 expected="see docs/draft.md",
+                remedy="remove the draft's folder and run the build again: it exports it anew",
             )
         numbers = tuple(layer + 1 for layer in layers)
         return cls(**sizes, norm_eps=norm_eps, rope=rope, layers=Layers(numbers))

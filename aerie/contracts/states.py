@@ -109,7 +109,6 @@ class StatesWriter:
         total = sum(lengths)
         self.path, self._lengths, self._key, self._codec = path, lengths, key, codec
         states = "BF16" if codec == "bf16" else "F8_E4M3"
-        self._widths = {"aux": aux_width, "last": last_width}
         self._shapes: dict[str, tuple[str, tuple[int, ...]]] = {
             "aux": (states, (total, aux_width)),
             "last": (states, (total, last_width)),
@@ -152,19 +151,19 @@ class StatesWriter:
         """
         import torch
 
-        announced: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {
-            "token_ids": (torch.int32, ()),
-            "loss_mask": (torch.uint8, ()),
-            "aux": (torch.bfloat16, (self._widths["aux"],)),
-            "last": (torch.bfloat16, (self._widths["last"],)),
+        dtypes = {
+            "token_ids": torch.int32,
+            "loss_mask": torch.uint8,
+            "aux": torch.bfloat16,
+            "last": torch.bfloat16,
         }
         if self._next == len(self._lengths):
             raise ContractError(f"{self.path}: more samples than announced", expected=self._next)
         length = self._lengths[self._next]
-        for name, (dtype, width) in announced.items():
+        for name, dtype in dtypes.items():
             tensor = getattr(sample, name)
             saw = (tensor.dtype, *tensor.shape)
-            expected = (dtype, length, *width)
+            expected = (dtype, length, *self._shapes[name][1][1:])
             if saw != expected:
                 raise ContractError(
                     f"{self.path}: {name} of sample {self._next} has the wrong shape or dtype",

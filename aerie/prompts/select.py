@@ -111,11 +111,12 @@ def select(settings: Settings, candidates: Path, earlier: list[Path], out: Path)
         lost = pq.read_table(candidates.with_name("rejects.parquet"), schema=REJECTS)
         write_tables(scratch / "rejects.parquet", [lost, _rejects(dropped)], REJECTS)
         write_sealed(scratch / "licence.json", _licence(sidecar["provenance"], rows))
-        if held_out:
-            (scratch / HELD_OUT).write_text(_suite(held_out), encoding="utf-8")
         rejected = lost.num_rows + len(dropped)
         # Parts vouch for their own tables.
         files = [*sorted(scratch.glob("*.json")), scratch / "rejects.parquet"]
+        if held_out:
+            files.append(scratch / HELD_OUT)
+            files[-1].write_text(_suite(held_out), encoding="utf-8")
         write_sealed(
             scratch / "selection.json",
             {

@@ -28,7 +28,10 @@ def max_unpacked_bytes() -> int:
     text = os.environ.get(VARIABLE) or str(DEFAULT_BYTES)
     if not text.isdecimal() or int(text) == 0:
         raise ConfigError(
-            f"{VARIABLE} in the environment is no number of bytes", saw=text, expected=DEFAULT_BYTES
+            f"{VARIABLE} in the environment is no number of bytes",
+            saw=text,
+            expected=f"a number above 0; {DEFAULT_BYTES} without it",
+            remedy="unset it: the workflow sets it from `prompts.max_unpacked_bytes`",
         )
     return int(text)
 

@@ -36,10 +36,7 @@ def scaling(material: Material) -> Section:
         "the simulated accept length.",
     )
     if material.scaling is None:
-        section.blocks.append(
-            Prose("Not studied yet: `make scaling` does it from the same states.")
-        )
-        return section
+        return _unstudied(section, "scaling")
     document = material.scaling
     overall = dig(document.content, "groups", _OVERALL)
     section.blocks.append(Prose(str(dig(document.content, "verdict", "words") or "")))
@@ -159,10 +156,7 @@ def map_study(material: Material) -> Section:
         "map has no draft yet: its coverage says what it would allow at most.",
     )
     if material.map_study is None:
-        section.blocks.append(
-            Prose("Not studied yet: `make map-study` does it from the same states.")
-        )
-        return section
+        return _unstudied(section, "map-study")
     document = material.map_study
     own, size = " (this build)", count(document.content, "own")
     section.blocks.append(
@@ -219,10 +213,7 @@ def mix_study(material: Material) -> Section:
         "held-out samples. What a dataset gives is undecided where the interval spans zero.",
     )
     if material.mix_study is None:
-        section.blocks.append(
-            Prose("Not studied yet: `make mix-study` does it from the same states.")
-        )
-        return section
+        return _unstudied(section, "mix-study")
     document = material.mix_study
     effects = rows(document.content, "effects")
     section.blocks.append(_overall(document, effects))
@@ -278,6 +269,11 @@ def _overall(document: Document, effects: list[Any]) -> Figure:
     )
     legend = [Key("dot-accent", "with less without"), Key("whisker", "95 % interval")]
     return Figure("Overall", chart, numbered, [document.source], "simulated", legend)
+
+
+def _unstudied(section: Section, target: str) -> Section:
+    section.blocks.append(Prose(f"Not studied yet: `make {target}` does it from the same states."))
+    return section
 
 
 def _dots(length: float | None, kind: str) -> list[tuple[float, str]]:

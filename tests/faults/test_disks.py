@@ -9,17 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.capabilities import mounted
 from tests.faults.ledger import Ledger
 from tests.faults.runs import Job, Runner, tree
 from tests.workflow.conftest import Checkout
 
 _SPACE = 48_000_000
-
-
-def mount(*arguments: str) -> None:
-    done = subprocess.run(["mount", *arguments], capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"a small disk needs CAP_SYS_ADMIN, to mount one: {done.stderr.strip()}")
 
 
 @pytest.fixture
@@ -29,12 +24,9 @@ def disk(runner: Runner, tmp_path: Path) -> Iterator[Checkout]:
     results = checkout.folder / "results"
     shutil.rmtree(results)
     results.mkdir()
-    mount("-t", "tmpfs", "-o", f"size={_SPACE}", "tmpfs", str(results))
-    try:
+    with mounted(results, _SPACE):
         shutil.copytree(runner.checkout.work, checkout.work, symlinks=True)
         yield checkout
-    finally:
-        subprocess.run(["umount", "--lazy", str(results)], check=True)
 
 
 @contextmanager
@@ -84,9 +76,9 @@ def test_read_only(
 ) -> None:
     results = str(disk.folder / "results")
     for job in runner.one_of_each():
-        mount("-o", "remount,ro", results)
+        subprocess.run(["mount", "-o", "remount,ro", results], check=True)
         ended = runner.run(disk, job, fresh=False)
-        mount("-o", "remount,rw", results)
+        subprocess.run(["mount", "-o", "remount,rw", results], check=True)
         ledger.add(
             "read-only folder", *outcome(runner, disk, job, reference, ended.text, ended.code)
         )

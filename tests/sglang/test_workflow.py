@@ -29,15 +29,7 @@ def run_phase(checkout: Checkout, phase: str) -> "subprocess.CompletedProcess[st
     """What `make all` runs for a phase that needs a server (scripts/phases)."""
     snakemake = checkout.command("--", f"all_{phase}")
     words = ["-m", "aerie", "with-server", phase, "--config", "config.yaml", "--", *snakemake]
-    return subprocess.run(
-        [sys.executable, *words],
-        cwd=checkout.folder,
-        env=checkout.environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
+    return checkout.call(sys.executable, *words)
 
 
 def test_a_build_has_the_embedded_engines_answers(built: Checkout, served: Checkout) -> None:

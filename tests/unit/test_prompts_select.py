@@ -157,6 +157,7 @@ def test_holding_out_more_keeps_what_was_held_out_and_moves_no_part(tmp_path: Pa
             row for name in read_selection(out) for row in read_prompts(out / f"{name}.parquet")
         ]
         suite = read_suite(out / "heldout.jsonl")
+        assert "heldout.jsonl" in read_json(out / "selection.json")["files"]
         found.append((suite, {row.key: row.part for row in rows}))
     (few, before), (many, after) = found
     assert many[: len(few)] == few

@@ -83,8 +83,13 @@ class Checkout:
 
     def snakemake(self, *arguments: str) -> Run:
         """Run the workflow to its end."""
-        done = subprocess.run(
-            self.command(*arguments),
+        done = self.call(*self.command(*arguments))
+        return Run(done.returncode, done.stdout, started(done.stdout))
+
+    def call(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        """Run a command in the checkout; what it says on either stream is in `stdout`."""
+        return subprocess.run(
+            words,
             cwd=self.folder,
             env=self.environment(),
             stdout=subprocess.PIPE,
@@ -92,7 +97,6 @@ class Checkout:
             text=True,
             check=False,
         )
-        return Run(done.returncode, done.stdout, started(done.stdout))
 
     def digests(self) -> dict[str, Any]:
         """What every artifact is, by the sidecars that name its content."""

@@ -4,11 +4,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from aerie.contracts.codecs import E4M3_MAX
 from aerie.train.packing import Segments
 
 _EPS = 1e-8
-# The largest number of e4m3; and a row of less than this is as good as zero.
-LARGEST, SMALLEST = 448.0, 1e-30
+LARGEST = E4M3_MAX
+# A row of less than this is as good as zero.
+SMALLEST = 1e-30
 
 
 def wide(x: Tensor) -> Tensor:
