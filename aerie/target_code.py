@@ -14,11 +14,8 @@ def check_code(folder: Path, trusted: bool) -> None:
     """Refuse a tokenizer that is code unless it may run: without it transformers would make one of
     the vocabulary alone, which splits some texts otherwise and says nothing.
     """
-    own: dict[str, Any] = {}
-    for name in ("config.json", "tokenizer_config.json"):
-        file = folder / name
-        content = read_json(file) if file.exists() else {}
-        own = (content.get("auto_map") if isinstance(content, dict) else None) or {}
+    maps = {name: _auto_map(folder / name) for name in ("config.json", "tokenizer_config.json")}
+    for name, own in maps.items():
         # `OWNER/NAME--module.Class`: transformers would fetch it, at whatever commit it is at.
         if elsewhere := [place for place in _places(own) if "--" in place]:
             raise ConfigError(
@@ -28,6 +25,7 @@ def check_code(folder: Path, trusted: bool) -> None:
                 remedy="copy that code into the folder at a commit that you have read, and name "
                 f"it in {name} without `OWNER/NAME--`",
             )
+    own = maps["tokenizer_config.json"]
     if "AutoTokenizer" in own and not trusted and not (folder / "tokenizer.json").exists():
         raise ConfigError(
             "the target's tokenizer is code that the checkpoint brings, and it may not run",
@@ -35,6 +33,11 @@ def check_code(folder: Path, trusted: bool) -> None:
             expected="tokenizer.json, or `target.trust_remote_code: true`",
             remedy="read that code in the checkpoint's folder, then allow it",
         )
+
+
+def _auto_map(file: Path) -> dict[str, Any]:
+    content = read_json(file) if file.exists() else {}
+    return (content.get("auto_map") if isinstance(content, dict) else None) or {}
 
 
 def _places(value: Any) -> Iterator[str]:
