@@ -45,7 +45,8 @@ GLOSSARY = {
     "coverage": "Coverage: share of supervised tokens whose id is in the map.",
     "supervised": "Supervised token: a token of an answer that the draft learns to predict.",
     "equal_outputs": "Equal outputs: share of prompts whose answer with the draft equals plain "
-    "greedy decoding token for token.",
+    "greedy decoding token for token. In float32 it must be all; in bfloat16 a pass over several "
+    "tokens rounds otherwise than a pass over one, and near-ties of the target fall either way.",
     "k": "k: draft tokens proposed in a round.",
 }
 

@@ -296,9 +296,8 @@ def _equal(equal: Any) -> str:
     rate = number(equal, "rate")
     if rate is None:
         return "—"
-    return (
-        f"{integer(count(equal, 'equal'))} of {integer(count(equal, 'compared'))}, {percent(rate)}"
-    )
+    found = f"{integer(count(equal, 'equal'))} of {integer(count(equal, 'compared'))}"
+    return f"{found}, {percent(rate)}, in {shown(dig(equal, 'dtype'))}"
 
 
 def _hardware(values: dict[str, Any]) -> str:

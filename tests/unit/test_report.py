@@ -24,6 +24,7 @@ from aerie.report.charts import axis, thinned
 from aerie.report.collect import Inputs, collect
 from aerie.report.page import write_report
 from aerie.report.summary import print_summary
+from aerie.report.text import percent
 from aerie.report.verdict import verdict
 from tests.unit.report_fixtures import DATASETS, HOSTILE, bench, sidecar, write, write_build
 
@@ -172,6 +173,12 @@ def coverage_of(most: float, k: int) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if ceiling(middle, k) < most else (low, middle)
     return high
+
+
+def test_answers_that_differ_are_shown_with_their_precision(build: tuple[Inputs, Path]) -> None:
+    """In float32 they would be a fault, in bfloat16 they are its rounding."""
+    page, _ = page_of(*build)
+    assert f"116 of 120, {percent(0.9667)}, in bfloat16" in page.text
 
 
 def test_studies_that_were_not_made_are_named(build: tuple[Inputs, Path]) -> None:
