@@ -2,8 +2,9 @@
 
     python benchmarks/sglang/breakeven.py SHAPE --k 1 3 --work WORK --out RESULT.json --budget S
 
-One server for plain decoding and one for each k measure all batches. RESULT.json is written after
-every batch and continues in the next call; `aerie advise --costs` reads it. README.md says more.
+One server for plain decoding and one for each k measure all batches; `--together` of them start
+at once. RESULT.json is written after every batch and continues in the next call; `aerie advise
+--costs` reads it. README.md says more.
 """
 
 import argparse
@@ -13,6 +14,8 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +23,7 @@ from typing import Any
 import httpx2
 
 from aerie.config import ROOT
-from aerie.engines.sglang.fleet import servers
+from aerie.engines.sglang.fleet import Fleet, servers
 from aerie.engines.sglang.settings import SglangSettings
 from aerie.engines.sglang.wanted import Wanted
 from aerie.files import digest_json, read_json, write_json
@@ -61,28 +64,46 @@ class Surface:
     def left(self) -> float:
         return self.deadline - time.monotonic()
 
-    def measure(self, k: int) -> None:
-        """All batches of a server with chains of `k` tokens, or of a plain one for k = 0.
+    def measure(self, lengths: Sequence[int]) -> None:
+        """All batches of a server for each chain length of `lengths`; 0 is plain decoding.
+
+        The servers start at the same time, which costs more than measuring does, and are
+        measured one after another: one that waits keeps a core busy, and the GPU not.
 
         Raises:
-            OutOfTime: there is none left for a server, or for the next batch.
+            OutOfTime: there is none left for the servers, or for the next batch.
         """
-        found = self.result["servers"].setdefault(str(k), {"batches": {}})
-        todo = [b for b in self.options.batch if str(b) not in found["batches"]]
-        if not todo:
+        lengths = [k for k in lengths if self._missing(k)]
+        if not lengths:
             return
         if self.left < self.options.least:
-            raise OutOfTime(f"{self.left:.0f} s are left before k = {k}")
+            raise OutOfTime(f"{self.left:.0f} s are left before k = {lengths}")
+        with ExitStack() as stack:
+            with ThreadPoolExecutor(len(lengths)) as pool:
+                fleets = [*pool.map(lambda k: self._start(stack, k), lengths)]
+            for k, fleet in zip(lengths, fleets, strict=True):
+                self._batches(fleet.urls[0], k)
+
+    def _missing(self, k: int) -> list[int]:
+        known = self.result["servers"].get(str(k), {"batches": {}})["batches"]
+        return [batch for batch in self.options.batch if str(batch) not in known]
+
+    def _start(self, stack: ExitStack, k: int) -> Fleet:
         wanted = Wanted(self.target, draft=self.draft, k=k) if k else Wanted.plain(self.target)
         start = time.monotonic()
         log_file = self.options.work / f"logs/{self.target.name}-{k}.log"
-        with servers(self._settings(k), wanted, log_file, own=True) as fleet:
-            found["start_s"] = round(time.monotonic() - start, 1)
-            for batch in todo:
-                if self.left < 0:
-                    raise OutOfTime(f"k = {k}, batch {batch}")
-                found["batches"][str(batch)] = self._batch(fleet.urls[0], k, batch)
-                self.save()
+        fleet = stack.enter_context(servers(self._settings(k), wanted, log_file, own=True))
+        found = self.result["servers"].setdefault(str(k), {"batches": {}})
+        found["start_s"] = round(time.monotonic() - start, 1)
+        return fleet
+
+    def _batches(self, url: str, k: int) -> None:
+        found = self.result["servers"][str(k)]
+        for batch in self._missing(k):
+            if self.left < 0:
+                raise OutOfTime(f"k = {k}, batch {batch}")
+            found["batches"][str(batch)] = self._batch(url, k, batch)
+            self.save()
         log.info("k = %d: %s", k, found)
 
     def _settings(self, k: int) -> SglangSettings:
@@ -210,8 +231,9 @@ def main(options: argparse.Namespace) -> int:
     result["commit"] = options.commit or git_commit(ROOT)
     surface = Surface(options, settings, target, draft, deadline, result)
     try:
-        for k in (0, *options.k):
-            surface.measure(k)
+        lengths = [0, *options.k]
+        for first in range(0, len(lengths), options.together):
+            surface.measure(lengths[first : first + options.together])
     except OutOfTime as over:
         log.info("out of time: %s; run the same command again", over)
         return 75
@@ -229,6 +251,7 @@ if __name__ == "__main__":
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--budget", type=float, required=True, help="seconds of this call")
     parser.add_argument("--least", type=float, default=90, help="seconds that a server needs")
+    parser.add_argument("--together", type=int, default=1, help="servers that fit on the GPU")
     parser.add_argument("--prompt-tokens", type=int, default=512)
     parser.add_argument("--new-tokens", type=int, default=256, help="tokens that are timed")
     parser.add_argument("--repeats", type=int, default=3)
