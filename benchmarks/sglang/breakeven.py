@@ -187,7 +187,7 @@ def cells(measured: dict[str, Any]) -> list[dict[str, Any]]:
     plain = measured.get("0", {"batches": {}})["batches"]
     found = []
     for k, server in sorted(measured.items(), key=lambda item: int(item[0])):
-        for batch, each in server["batches"].items():
+        for batch, each in sorted(server["batches"].items(), key=lambda item: int(item[0])):
             if k == "0" or batch not in plain:
                 continue
             step, round_ = plain[batch]["step_s"], each["step_s"]

@@ -15,11 +15,22 @@ step() { # STEP SECONDS [OPTION...]
   python3 benchmarks/sglang/h200.py "$1" --budget "$2" --commit "$commit" --work /tmp/h200 \
     --out /tmp/out/h200-sglang.json --new-tokens 256 --held-out 100 --capture-tokens 600000 \
     --client-prompts 500 --timed-prompts 12 "${@:3}" --prompts /tmp/prompts/*
-  echo "status $? ($1) $(date +%T)"
+  local status=$?
+  echo "status $status ($1) $(date +%T)"
+  # A later step without this one costs device time and gives nothing.
+  [ "$status" = 0 ] || exit "$status"
 }
+# What the report is made from, without weights and states, and kernels for the next machine.
+finish() {
+  cd /tmp/h200 && find . -type f ! -name '*.safetensors' ! -path './checkpoints/*' \
+    ! -path './journals/*' -print0 | tar --null --files-from=- -czf /tmp/out/artifacts.tgz
+  tar -C "$HOME" -czf /tmp/out/cache.tgz .cache/flashinfer .cache/tvm-ffi .triton
+  echo finished
+}
+trap finish EXIT
 # SGLang's own transformers are too old to read a GGUF by the class that this needs; the machine's are not.
 own=$(env -u PYTHONPATH python3 -c 'import os, transformers as t; print(os.path.dirname(os.path.dirname(t.__file__)))')
-(export PYTHONPATH=/tmp/aerie:$own:/tmp/site && step target 120)
+(export PYTHONPATH=/tmp/aerie:$own:/tmp/site && trap - EXIT && step target 120) || exit
 export PYTHONPATH=/tmp/aerie:/tmp/site
 for _ in $(seq 200); do
   grep -q 'ready to roll' /tmp/warm.log && break
@@ -31,12 +42,7 @@ pkill -9 -f 'sglang::'
 sleep 2
 step answers 900 --repeats 2
 step capture 300
-step map 60
+step map 150
 step draft 400
 step bench 500
 step overhead 200
-# Kernels for the next machine, and what the report is made from, without weights and states.
-tar -C "$HOME" -czf /tmp/out/cache.tgz .cache/flashinfer .cache/tvm-ffi .triton
-cd /tmp/h200 && tar --exclude='*.safetensors' -czf /tmp/out/artifacts.tgz bench draft vocab \
-  target/target.json states/manifest.json states/*/*/index.json responses/*/*.json prompts/*/*.json
-echo finished
