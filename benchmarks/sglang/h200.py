@@ -15,6 +15,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,7 @@ from benchmarks.sglang.running import (
     measured,
     serving,
     versions,
+    without_capture,
 )
 
 log = logging.getLogger("aerie")
@@ -176,13 +179,10 @@ def compare_clients(run: Run, fleet: Fleet) -> None:
 
 
 def capture(run: Run) -> None:
-    """The states of all answers, and what taking them costs."""
+    """The states of all answers."""
     indexes = run.of_parts("states", "index.json")
-    some = _some(run)
-    if not all(index.exists() for index in indexes) or "capture_rates" not in run.result:
-        with capturing(run) as (fleet, spool):
-            rates = measure.capture_rates(fleet, spool, run.settings, some, run.options.repeats)
-            run.result["capture_rates"] = {"rates": rates, "server": fleet.infos[0]}
+    if not all(index.exists() for index in indexes):
+        with capturing(run):
             start = time.monotonic()
             for responses, index in zip(run.of_parts("responses"), indexes, strict=True):
                 if not index.exists():
@@ -198,16 +198,20 @@ def capture(run: Run) -> None:
 
 
 def overhead(run: Run) -> None:
-    """The same prefills on a server that captures nothing, and the disk."""
-    found = run.result["capture_rates"]
-    log_file, some = run.work / "logs/prefill.log", _some(run)
-    measured(
-        run,
-        "capture_overhead",
-        lambda: measure.capture_overhead(
-            run.target, run.settings, some, log_file, found["rates"], found["server"]
-        ),
-    )
+    """The same prefills on two servers that share the GPU, one of which captures; and the disk."""
+    with ExitStack() as stack:
+        with ThreadPoolExecutor(2) as pool:
+            starts = [
+                pool.submit(stack.enter_context, capturing(run)),
+                pool.submit(stack.enter_context, without_capture(run)),
+            ]
+        (fleet, spool), plain = starts[0].result(), starts[1].result()
+        some, repeats = _some(run), run.options.repeats
+        measured(
+            run,
+            "capture_overhead",
+            lambda: measure.capture_overhead(fleet, spool, plain, run.settings, some, repeats),
+        )
     run.note("capture", disk_bytes_per_s=measure.disk_rate(run.work))
 
 

@@ -16,11 +16,10 @@ import httpx2
 from aerie.engines.base import Request
 from aerie.engines.sglang import capture
 from aerie.engines.sglang.capture import SglangCapture
-from aerie.engines.sglang.fleet import Fleet, servers
+from aerie.engines.sglang.fleet import Fleet
 from aerie.engines.sglang.settings import SglangSettings
 from aerie.engines.sglang.spool import Spool
 from aerie.engines.sglang.stream import ask
-from aerie.engines.sglang.wanted import Wanted
 from aerie.target import Target
 
 # Prefills in flight, as a capture has them.
@@ -107,62 +106,43 @@ def _flush(fleet: Fleet) -> None:
         httpx2.post(f"{url}/flush_cache", timeout=60, trust_env=False).raise_for_status()
 
 
-def capture_rates(
-    fleet: Fleet, spool: Spool, settings: SglangSettings, sequences: Sequence[list[int]],
-    repeats: int,
-) -> list[float]:  # fmt: skip
-    """Tokens/s of prefills whose states are taken.
+def capture_overhead(
+    capturing: Fleet, spool: Spool, plain: Fleet, settings: SglangSettings,
+    sequences: Sequence[list[int]], repeats: int,
+) -> dict[str, Any]:  # fmt: skip
+    """What capture costs: prefills whose states are taken, and the same on a plain server, in turn.
 
     The rows are read from the spool and dropped: what writing them costs is measured apart.
     """
-    reader = SglangCapture(fleet.urls, spool, settings.capture_tokens, 600.0)
+    reader = SglangCapture(capturing.urls, spool, settings.capture_tokens, 600.0)
+    tokens = sum(map(len, sequences))
 
     def captured() -> None:
         for _ in reader.states(sequences):
             pass
 
-    return _rates(captured, sum(map(len, sequences)), repeats)
-
-
-def capture_overhead(
-    target: Target, settings: SglangSettings, sequences: Sequence[list[int]], log: Path,
-    with_capture: Sequence[float], arguments: dict[str, Any],
-) -> dict[str, Any]:  # fmt: skip
-    """What capture costs: `with_capture` against the same prefills on a server that takes none.
-
-    `arguments` is what the server with capture said of itself.
-    """
-    tokens = sum(map(len, sequences))
-    plain = settings.model_copy(
-        update={"arguments": (*settings.arguments, "--disable-radix-cache", "--disable-cuda-graph")}
-    )
-    with servers(plain, Wanted.plain(target), log, own=True) as fleet:
-        repeats = len(with_capture)
-        without = _rates(lambda: prefill(fleet.urls[0], sequences), tokens, repeats)
-        same = ("chunked_prefill_size", "max_prefill_tokens", "max_running_requests", "dtype")
-        differing = {
-            name: (arguments.get(name), fleet.infos[0].get(name))
-            for name in same
-            if arguments.get(name) != fleet.infos[0].get(name)
-        }
-    overhead = [1 - with_ / max(without) for with_ in with_capture]
+    with_, without = [], []
+    # One more, since the first compiles and allocates.
+    for _ in range(repeats + 1):
+        with_.append(tokens / _seconds(captured))
+        without.append(tokens / _seconds(lambda: prefill(plain.urls[0], sequences)))
+    same = ("chunked_prefill_size", "max_prefill_tokens", "max_running_requests", "dtype")
+    infos = (capturing.infos[0], plain.infos[0])
+    sides = {name: tuple(info.get(name) for info in infos) for name in same}
+    overhead = [1 - taken / left for taken, left in zip(with_[1:], without[1:], strict=True)]
     return {
         "capture_overhead": interval(overhead),
-        "prefill_tokens_per_s": {"capture": interval(with_capture), "plain": interval(without)},
+        "prefill_tokens_per_s": {"capture": interval(with_[1:]), "plain": interval(without[1:])},
         "tokens": tokens,
         "sequences": len(sequences),
-        "differing_arguments": differing,
+        "differing_arguments": {name: each for name, each in sides.items() if each[0] != each[1]},
     }
 
 
-def _rates(run: Callable[[], None], tokens: int, repeats: int) -> list[float]:
-    rates = []
-    # One more, since the first compiles and allocates.
-    for _ in range(repeats + 1):
-        start = time.monotonic()
-        run()
-        rates.append(tokens / (time.monotonic() - start))
-    return rates[1:]
+def _seconds(run: Callable[[], None]) -> float:
+    start = time.monotonic()
+    run()
+    return time.monotonic() - start
 
 
 def prefill(url: str, sequences: Sequence[list[int]]) -> None:

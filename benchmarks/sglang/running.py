@@ -186,6 +186,16 @@ def capturing(run: Run) -> Iterator[tuple[Fleet, Spool]]:
         spool.remove()
 
 
+@contextmanager
+def without_capture(run: Run) -> Iterator[Fleet]:
+    """A plain server with what a capture server is told and captures nothing."""
+    same = ("--disable-radix-cache", "--disable-cuda-graph")
+    plain = run.settings.model_copy(update={"arguments": (*run.settings.arguments, *same)})
+    log_file = run.work / "logs/server-prefill.log"
+    with servers(plain, Wanted.plain(run.target), log_file, own=True) as fleet:
+        yield fleet
+
+
 def measured(run: Run, figure: str, measure: Callable[[], dict[str, Any]]) -> None:
     """Keep `figure` of what `measure` gives, and the rest in its step.
 
