@@ -1,21 +1,32 @@
-"""How a states file stores hidden states: `bf16` as they are, `fp8` with a scale for each block.
+"""How a states file stores hidden states: `bf16` as they are, `fp8` with a scale for each block,
+`teacher` without the final state: the target's likeliest tokens stand for it (`teacher.py`).
 
 A block is one state: the H values of one layer at one token. What is lost is the rounding to e4m3
 (three bits of mantissa: 1 in 16 at most, 2.7 % of the norm) and to bf16 when it is decoded.
 Format: https://arxiv.org/abs/2209.05433, E4M3 without infinities.
 """
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     import torch
 
-Codec = Literal["bf16", "fp8"]
+Codec = Literal["bf16", "fp8", "teacher"]
+Rounding = Literal["bf16", "fp8"]
 E4M3_MAX = 448.0
 # So many float32 fit into a core's cache, where the steps of encoding are several times faster.
 _CACHED_VALUES = 1 << 18
 # A block of zeros has a scale too.
 _LEAST_SCALE = 2.0**-100
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """The codec `teacher`: how many tokens of a distribution are kept, and how `aux` is stored."""
+
+    k: int = 64
+    aux: Rounding = "fp8"
 
 
 def encode(states: "torch.Tensor", width: int) -> "tuple[torch.Tensor, torch.Tensor]":

@@ -2,9 +2,11 @@
 
 A file holds `token_ids` int32 [T], `loss_mask` uint8 [T], `offsets` int64 [n+1], `aux` bf16
 [T, A*H] and `last` bf16 [T, H], samples back to back and never padded. With the codec fp8 these two
-are e4m3, and `aux_scale` float32 [T, A] and `last_scale` float32 [T, 1] are beside them. Its header
-carries the key of its content and an xxh3-128 of each tensor, so that a file vouches for itself
-before the part's `index.json`, written last, exists.
+are e4m3, and `aux_scale` float32 [T, A] and `last_scale` float32 [T, 1] are beside them. With the
+codec teacher `top_ids` int32 [T, k], `top_logprobs` float16 [T, k] and `tail` float32 [T, 1] are in
+the place of `last`, and `aux` is in bf16 or fp8. The header carries the key of the content and an
+xxh3-128 of each tensor, so that a file vouches for itself before the part's `index.json`, written
+last, exists.
 Layout: https://github.com/huggingface/safetensors#format.
 """
 
@@ -24,14 +26,14 @@ import numpy as np
 import xxhash
 
 from aerie.contracts import VERSIONS, codecs
-from aerie.contracts.codecs import Codec
+from aerie.contracts.codecs import Codec, Teacher
 from aerie.errors import ContractError
 from aerie.files import digest_json, fsync_directory
 
 if TYPE_CHECKING:
     import torch
 
-_DTYPE_BYTES = {"I32": 4, "U8": 1, "I64": 8, "BF16": 2, "F32": 4, "F8_E4M3": 1}
+_DTYPE_BYTES = {"I32": 4, "U8": 1, "I64": 8, "BF16": 2, "F16": 2, "F32": 4, "F8_E4M3": 1}
 _ALIGNMENT = 64
 _NO_DIGEST = "0" * 32
 
@@ -41,29 +43,50 @@ class Sample:
     """One sample of a states file: int32 [t], uint8 [t], bf16 [t, A*H] and bf16 [t, H].
 
     As stored with fp8, states are e4m3 and scales float32 [t, A] and [t, 1]; else there are none.
+    With the codec teacher `last` is None, and `top_ids` int32 [t, k], `top_logprobs` float16 [t, k]
+    and `tail` float32 [t, 1] stand for it (`aerie.contracts.teacher`).
     """
 
     token_ids: "torch.Tensor"
     loss_mask: "torch.Tensor"
     aux: "torch.Tensor"
-    last: "torch.Tensor"
+    last: "torch.Tensor | None"
     aux_scale: "torch.Tensor | None" = None
     last_scale: "torch.Tensor | None" = None
+    top_ids: "torch.Tensor | None" = None
+    top_logprobs: "torch.Tensor | None" = None
+    tail: "torch.Tensor | None" = None
 
-    def encoded(self) -> "Sample":
-        """The same with states in fp8; the layers are as wide as `last`."""
-        width = self.last.shape[1]
+    def final(self) -> "torch.Tensor":
+        """`last`, for those who cannot do without it.
+
+        Raises:
+            ContractError: the codec is `teacher`.
+        """
+        if self.last is None:
+            raise ContractError(
+                "the sample has no final state, its codec is `teacher`",
+                expected="states.codec bf16 or fp8",
+                remedy="set `states.codec: bf16` or `fp8` and run the build again",
+            )
+        return self.last
+
+    def encoded(self, width: int) -> "Sample":
+        """The same with states in fp8; `width` is that of one layer."""
         aux, aux_scale = codecs.encode(self.aux, width)
+        if self.last is None:
+            return replace(self, aux=aux, aux_scale=aux_scale)
         last, last_scale = codecs.encode(self.last, width)
         return replace(self, aux=aux, last=last, aux_scale=aux_scale, last_scale=last_scale)
 
     def decoded(self) -> "Sample":
         """The same with states in bf16."""
-        if self.aux_scale is None or self.last_scale is None:
+        if self.aux_scale is None:
             return self
-        aux = codecs.decode(self.aux, self.aux_scale)
-        last = codecs.decode(self.last, self.last_scale)
-        return Sample(self.token_ids, self.loss_mask, aux, last)
+        aux, last = codecs.decode(self.aux, self.aux_scale), self.last
+        if last is not None and self.last_scale is not None:
+            last = codecs.decode(last, self.last_scale)
+        return replace(self, aux=aux, last=last, aux_scale=None, last_scale=None)
 
 
 def shifted(tokens: "torch.Tensor", by: int) -> "torch.Tensor":
@@ -77,13 +100,35 @@ def shifted(tokens: "torch.Tensor", by: int) -> "torch.Tensor":
     return torch.cat((tokens[by:], torch.zeros_like(tokens[:by])))
 
 
-def token_bytes(aux_width: int, last_width: int, codec: Codec = "bf16") -> int:
-    """Bytes of one token in a states file."""
-    rest = _DTYPE_BYTES["I32"] + _DTYPE_BYTES["U8"]
-    if codec == "bf16":
-        return _DTYPE_BYTES["BF16"] * (aux_width + last_width) + rest
-    scales = _DTYPE_BYTES["F32"] * (aux_width // last_width + 1)
-    return _DTYPE_BYTES["F8_E4M3"] * (aux_width + last_width) + scales + rest
+def token_bytes(
+    aux_width: int, last_width: int, codec: Codec = "bf16", teacher: Teacher | None = None
+) -> int:
+    """Bytes of one token in a states file; `teacher` says more of the codec of that name."""
+    shapes = _shapes([1], aux_width, last_width, codec, teacher or Teacher())
+    return sum(_size(*shape) for name, shape in shapes.items() if name != "offsets")
+
+
+def _shapes(
+    lengths: list[int], aux_width: int, last_width: int, codec: Codec, teacher: Teacher
+) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Dtype and shape of each tensor of a file, in the order in which they lie there."""
+    total, dtypes = sum(lengths), {"bf16": "BF16", "fp8": "F8_E4M3"}
+    aux = teacher.aux if codec == "teacher" else codec
+    shapes: dict[str, tuple[str, tuple[int, ...]]] = {"aux": (dtypes[aux], (total, aux_width))}
+    if codec == "teacher":
+        shapes["top_ids"] = ("I32", (total, teacher.k))
+        shapes["top_logprobs"] = ("F16", (total, teacher.k))
+        shapes["tail"] = ("F32", (total, 1))
+    else:
+        shapes["last"] = (dtypes[codec], (total, last_width))
+    shapes["loss_mask"] = ("U8", (total,))
+    shapes["offsets"] = ("I64", (len(lengths) + 1,))
+    shapes["token_ids"] = ("I32", (total,))
+    if aux == "fp8":
+        shapes["aux_scale"] = ("F32", (total, aux_width // last_width))
+    if codec == "fp8":
+        shapes["last_scale"] = ("F32", (total, 1))
+    return shapes
 
 
 def file_key(samples: list[tuple[list[int], list[int]]], provenance: dict[str, Any]) -> str:
@@ -98,27 +143,16 @@ def file_key(samples: list[tuple[list[int], list[int]]], provenance: dict[str, A
 class StatesWriter:
     """Writes one states file; it appears under its name only when every sample is in it.
 
-    Use as a context manager and call `add` once for each of `lengths`, in order. Samples are given
-    in bf16, whatever the codec.
+    Use as a context manager and call `add` once for each of `lengths`, in order. States are given
+    in bf16, whatever the codec; with the codec teacher, what stands for `last` is given as it is.
     """
 
     def __init__(
         self, path: Path, lengths: list[int], aux_width: int, last_width: int, key: str,
-        codec: Codec = "bf16",
+        codec: Codec = "bf16", teacher: Teacher | None = None,
     ) -> None:  # fmt: skip
-        total = sum(lengths)
-        self.path, self._lengths, self._key, self._codec = path, lengths, key, codec
-        states = "BF16" if codec == "bf16" else "F8_E4M3"
-        self._shapes: dict[str, tuple[str, tuple[int, ...]]] = {
-            "aux": (states, (total, aux_width)),
-            "last": (states, (total, last_width)),
-            "loss_mask": ("U8", (total,)),
-            "offsets": ("I64", (len(lengths) + 1,)),
-            "token_ids": ("I32", (total,)),
-        }
-        if codec != "bf16":
-            self._shapes["aux_scale"] = ("F32", (total, aux_width // last_width))
-            self._shapes["last_scale"] = ("F32", (total, 1))
+        self.path, self._lengths, self._key, self._width = path, lengths, key, last_width
+        self._shapes = _shapes(lengths, aux_width, last_width, codec, teacher or Teacher())
         self._hashes = {name: xxhash.xxh3_128() for name in self._shapes}
         self._positions, self._data_bytes = _positions(self._shapes)
         self._data_start = len(self._header({}))
@@ -156,13 +190,18 @@ class StatesWriter:
             "loss_mask": torch.uint8,
             "aux": torch.bfloat16,
             "last": torch.bfloat16,
+            "top_ids": torch.int32,
+            "top_logprobs": torch.float16,
+            "tail": torch.float32,
         }
         if self._next == len(self._lengths):
             raise ContractError(f"{self.path}: more samples than announced", expected=self._next)
         length = self._lengths[self._next]
         for name, dtype in dtypes.items():
+            if name not in self._shapes:
+                continue
             tensor = getattr(sample, name)
-            saw = (tensor.dtype, *tensor.shape)
+            saw = None if tensor is None else (tensor.dtype, *tensor.shape)
             expected = (dtype, length, *self._shapes[name][1][1:])
             if saw != expected:
                 raise ContractError(
@@ -171,7 +210,7 @@ class StatesWriter:
                     expected=expected,
                     remedy="the engine lost rows or captured other layers: see docs/states.md",
                 )
-        stored = sample if self._codec == "bf16" else sample.encoded()
+        stored = sample.encoded(self._width) if "aux_scale" in self._shapes else sample
         for name in self._shapes.keys() - {"offsets"}:
             # numpy knows neither bf16 nor fp8.
             raw = getattr(stored, name).detach().contiguous().view(torch.uint8)
@@ -260,8 +299,7 @@ class StatesFile:
         try:
             self._file: Any = safe_open(path, framework="pt")
             self.metadata: dict[str, str] = self._file.metadata() or {}
-            scales = {"aux_scale", "last_scale"} & set(self._file.keys())
-            self._names = ("token_ids", "loss_mask", "aux", "last", *sorted(scales))
+            self._names = self._tensor_names()
             self.offsets: list[int] = self._offsets()
             self._descriptor = os.open(path, os.O_RDONLY)
             weakref.finalize(self, os.close, self._descriptor)
@@ -278,6 +316,18 @@ class StatesFile:
                 saw=self.metadata.get("contract"),
                 expected=VERSIONS["states"],
             )
+
+    def _tensor_names(self) -> list[str]:
+        """Those with a row for each token; a file without `last` has what stands for it."""
+        there = set(self._file.keys())
+        final = ["last"] if "last" in there else ["top_ids", "top_logprobs", "tail"]
+        scales = sorted({"aux_scale", "last_scale"} & there)
+        return ["token_ids", "loss_mask", "aux", *final, *scales]
+
+    @property
+    def names(self) -> list[str]:
+        """Names of its tensors."""
+        return [*self._names, "offsets"]
 
     def _offsets(self) -> list[int]:
         """Where samples begin, checked against the header: a wrong one would mix samples up."""
@@ -305,7 +355,8 @@ class StatesFile:
         """A sample as it lies in the file: a GPU decodes faster than what reads it."""
         index = range(len(self))[index]
         start, end = self.offsets[index], self.offsets[index + 1]
-        return Sample(*(self._rows(name, start, end) for name in self._names))
+        rows: dict[str, Any] = {name: self._rows(name, start, end) for name in self._names}
+        return Sample(**{"last": None, **rows})
 
     def _rows(self, name: str, start: int, end: int) -> "torch.Tensor":
         import torch

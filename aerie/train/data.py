@@ -14,6 +14,8 @@ from aerie.contracts.states import Sample, StatesFile
 from aerie.errors import ContractError, DataError
 from aerie.train.packing import Pack, make_pack
 
+_CHECKED = ("token_ids", "loss_mask", "offsets", "top_ids")
+
 
 @dataclass(frozen=True)
 class Located:
@@ -49,8 +51,8 @@ def locate(indexes: Iterable[Path]) -> list[Located]:
                     remedy=f"remove {index} and run the build again: whole files are kept",
                 )
             # A wrong token, mask or offset would teach another text. They are a ten-thousandth of
-            # the file; hidden states are not read twice.
-            if damaged := states.damaged_tensors(("token_ids", "loss_mask", "offsets")):
+            # the file, and a hundredth with likeliest tokens; hidden states are not read twice.
+            if damaged := states.damaged_tensors(_CHECKED):
                 raise ContractError(
                     f"{file}: {', '.join(damaged)} changed since it was written",
                     remedy="run `make verify ARGS=--repair`, then the build: only this is redone",

@@ -58,7 +58,9 @@ class Pack:
     p+1; remaining int64 [s], supervised rows after this one in its sample. `answers` holds the
     number of supervised rows of each sample, `tokens` that of all rows; both without padding.
 
-    States that are stored in fp8 have scales beside them until the pack is on its device.
+    States that are stored in fp8 have scales beside them until the pack is on its device. With the
+    codec teacher there is no `teacher`, and `top_ids` int32 [s, k], `top_logprobs` float16 [s, k]
+    and `tail` float32 [s, 1] of the same rows stand for it.
 
     Packs are padded to few shapes, since kernels are made anew for each. A supervised row of
     padding stands for row 0 and has -1 rows remaining: it sees nothing, and no one sees it.
@@ -69,13 +71,16 @@ class Pack:
     positions: Tensor
     supervised: Tensor
     labels: Tensor
-    teacher: Tensor
+    teacher: Tensor | None
     remaining: Tensor
     segments: Segments
     answers: tuple[int, ...]
     tokens: int
     aux_scale: Tensor | None = None
     teacher_scale: Tensor | None = None
+    top_ids: Tensor | None = None
+    top_logprobs: Tensor | None = None
+    tail: Tensor | None = None
 
     def active(self, step: int) -> Tensor:
         """Which supervised rows have their label at `step` inside their sample, bool [s]."""
@@ -107,15 +112,12 @@ class Pack:
         return replace(self, **moved(self), segments=segments)._decoded()
 
     def _decoded(self) -> "Pack":
-        if self.aux_scale is None or self.teacher_scale is None:
+        if self.aux_scale is None:
             return self
-        return replace(
-            self,
-            aux=decode(self.aux, self.aux_scale),
-            teacher=decode(self.teacher, self.teacher_scale),
-            aux_scale=None,
-            teacher_scale=None,
-        )
+        aux, teacher = decode(self.aux, self.aux_scale), self.teacher
+        if teacher is not None and self.teacher_scale is not None:
+            teacher = decode(teacher, self.teacher_scale)
+        return replace(self, aux=aux, teacher=teacher, aux_scale=None, teacher_scale=None)
 
 
 def supervised_rows(loss_mask: Tensor) -> Tensor:
@@ -148,7 +150,9 @@ def make_pack(samples: Sequence[Sample], rows_at_least: int = 0, pinned: bool = 
         each = [getattr(sample, name)[:n] for sample, n in zip(samples, rows, strict=True)]
         return _states(each, count, pinned)
 
-    def of_answers(name: str) -> Tensor:
+    def of_answers(name: str) -> Tensor | None:
+        if getattr(samples[0], name) is None:
+            return None
         found = ((getattr(sample, name), n) for sample, n in zip(samples, answers, strict=True))
         # Row p learns from the state at p+1, and the last row is two before the end.
         return _states(
@@ -175,7 +179,10 @@ def make_pack(samples: Sequence[Sample], rows_at_least: int = 0, pinned: bool = 
         answers=answers,
         tokens=sum(rows),
         aux_scale=of_rows("aux_scale") if scaled else None,
-        teacher_scale=of_answers("last_scale") if scaled else None,
+        teacher_scale=of_answers("last_scale"),
+        top_ids=of_answers("top_ids"),
+        top_logprobs=of_answers("top_logprobs"),
+        tail=of_answers("tail"),
     )
 
 

@@ -75,7 +75,7 @@ def test_a_file_gives_back_what_was_encoded(tmp_path: Path) -> None:
     file = write(tmp_path / "0.safetensors", samples)
     assert file.damaged_tensors() == []
     for index, each in enumerate(samples):
-        kept = each.encoded().decoded()
+        kept = each.encoded(WIDTH).decoded()
         for name in ("token_ids", "loss_mask", "aux", "last"):
             assert torch.equal(getattr(file[index], name), getattr(kept, name)), name
     header = 2048
@@ -99,6 +99,7 @@ def test_a_pack_is_decoded_on_its_device(tmp_path: Path) -> None:
     assert stored.aux.dtype == torch.float8_e4m3fn
     got, expected = stored.to(CPU), make_pack([*file], 64)
     assert torch.equal(got.aux, expected.aux)
+    assert got.teacher is not None and expected.teacher is not None
     assert torch.equal(got.teacher, expected.teacher)
     assert got.aux_scale is None
 
