@@ -196,11 +196,13 @@ def codec(options: argparse.Namespace) -> dict[str, Any]:
                 *("--out", str(work / "draft.json"), "--log", str(work / "log.txt")),
                 *("--threads", str(options.threads)),
             ]
-            subprocess.run(command, check=True, cwd=ROOT)
+            # A study that was stopped continues in its folder.
+            if not (work / "draft.json").exists():
+                subprocess.run(command, check=True, cwd=ROOT)
             reached = read_json(work / "eval.json")["epochs"][-1]["overall"]["accept_length"]
             found[name]["accept_length"].append(reached)
             shutil.rmtree(work / "checkpoints", ignore_errors=True)
-        print(name, found[name])
+        print(name, found[name], flush=True)
     return found | {"speed": _speed(), "teacher_speed": _teacher_speed(), "epochs": settings.epochs}
 
 
