@@ -8,8 +8,9 @@ from torch.nn import functional
 
 from aerie.contracts.layers import Layers
 from aerie.contracts.sidecar import write_sidecar
-from aerie.contracts.states import Sample, StatesWriter
+from aerie.contracts.states import Sample
 from aerie.contracts.states_index import write_index
+from aerie.contracts.states_writer import StatesWriter
 
 HIDDEN, LAYERS, VOCAB = 8, Layers((2, 3, 5)), 100
 SCALE = torch.linspace(0.5, 2, HIDDEN).bfloat16()

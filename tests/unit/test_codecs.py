@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aerie.contracts.codecs import decode, encode
-from aerie.contracts.states import Sample, StatesFile, StatesWriter, token_bytes
+from aerie.contracts.states import Sample, StatesFile, token_bytes
+from aerie.contracts.states_writer import StatesWriter
 from aerie.train.loader import Loader
 from aerie.train.packing import make_pack
 from tests.unit.train_fixtures import make_trainer, write_samples

@@ -18,7 +18,8 @@ from aerie.contracts.draft import DraftConfig
 from aerie.contracts.layers import Layers, choose_layers
 from aerie.contracts.prompts import Prompt
 from aerie.contracts.responses import RESPONSES
-from aerie.contracts.states import Sample, StatesWriter, file_key
+from aerie.contracts.states import Sample, file_key
+from aerie.contracts.states_writer import StatesWriter
 from aerie.contracts.vocab import VocabMap, write_map
 from aerie.files import digest_bytes, digest_file, digest_json
 from aerie.prompts.distinct import rank
