@@ -16,7 +16,7 @@ Codec = Literal["bf16", "fp8", "teacher"]
 Rounding = Literal["bf16", "fp8"]
 E4M3_MAX = 448.0
 # So many float32 fit into a core's cache, where the steps of encoding are several times faster.
-_CACHED_VALUES = 1 << 18
+_CACHED_VALUES = 1 << 17
 # A block of zeros has a scale too.
 _LEAST_SCALE = 2.0**-100
 
@@ -37,15 +37,22 @@ def encode(states: "torch.Tensor", width: int) -> "tuple[torch.Tensor, torch.Ten
     """
     import torch
 
+    blocks = states.unflatten(1, (-1, width))
     values = torch.empty(states.shape, dtype=torch.float8_e4m3fn)
-    scales = torch.empty(len(states), states.shape[1] // width)
+    scales = torch.empty(blocks.shape[:2])
     rows = max(1, _CACHED_VALUES // states.shape[1])
+    magnitudes = torch.empty((rows, *blocks.shape[1:]), dtype=torch.int16)
+    scaled = torch.empty(magnitudes.shape)
     for part in (slice(start, start + rows) for start in range(0, len(states), rows)):
-        blocks = states[part].unflatten(1, (-1, width)).float()
-        largest = blocks.abs().amax(dim=2)
+        block = blocks[part]
+        # Without their sign, bf16 are in the order of their bits, and of integers the largest is
+        # found several times faster.
+        bits = torch.bitwise_and(block.view(torch.int16), 0x7FFF, out=magnitudes[: len(block)])
+        largest = bits.amax(dim=2).view(torch.bfloat16).float()
         # A scale that is a bf16 itself, so that a GPU decodes in bf16.
         scales[part] = (largest / E4M3_MAX).clamp(min=_LEAST_SCALE).bfloat16()
-        values[part] = blocks.mul_(1 / scales[part].unsqueeze(2)).flatten(1)
+        exact = scaled[: len(block)].copy_(block).mul_(1 / scales[part].unsqueeze(2))
+        values[part] = exact.flatten(1)
     return values, scales
 
 

@@ -16,8 +16,9 @@ from aerie.config import StatesSettings
 from aerie.contracts.layers import Layers, choose_layers
 from aerie.contracts.responses import AnswerSource, Response, read_responses
 from aerie.contracts.sidecar import read_whole
-from aerie.contracts.states import Sample, StatesFile, StatesWriter, file_key, token_bytes
+from aerie.contracts.states import Sample, StatesFile, file_key, token_bytes
 from aerie.contracts.states_index import write_index
+from aerie.contracts.states_writer import StatesWriter
 from aerie.contracts.teacher import encode
 from aerie.errors import ConfigError, ContractError
 from aerie.gates.disk import check_disk

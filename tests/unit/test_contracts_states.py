@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from aerie.contracts.layers import Layers, choose_layers
-from aerie.contracts.states import Sample, StatesFile, StatesWriter, file_key, token_bytes
+from aerie.contracts.states import Sample, StatesFile, file_key, token_bytes
 from aerie.contracts.states_index import damage, write_index
+from aerie.contracts.states_writer import StatesWriter
 from aerie.errors import ConfigError, ContractError
 from aerie.files import read_json
 

@@ -18,22 +18,27 @@ from aerie.contracts.codecs import Rounding, Teacher
 from aerie.contracts.draft import DraftConfig
 from aerie.contracts.layers import Layers
 from aerie.contracts.sidecar import read_sidecar
-from aerie.contracts.states import Sample, StatesFile, StatesWriter, token_bytes
+from aerie.contracts.states import Sample, StatesFile, token_bytes
 from aerie.contracts.states_index import write_index
+from aerie.contracts.states_writer import StatesWriter
 from aerie.errors import ContractError, DataError, GateError
 from aerie.gates.disk import check_disk
 from aerie.states.export import export
 from aerie.states.likeliest import placed
+from aerie.states.manifest import write_manifest
 from aerie.states.show import file_facts, sample_facts
-from aerie.train.data import locate
+from aerie.train.data import locate, read_pack
 from aerie.train.model import Draft
 from aerie.train.objective import Frozen, Result, objective, teacher_shares
 from aerie.train.packing import make_pack
+from aerie.train.run import train
 from aerie.train.weights import Weights
+from aerie.vocab.import_map import import_map
 from tests.commands import aerie
-from tests.unit.states_fixtures import HIDDEN, LAYERS, write_part
+from tests.unit.states_fixtures import HIDDEN, LAYERS, rounded, write_part, write_target
+from tests.unit.states_fixtures import VOCAB as VOCABULARY
 from tests.unit.states_fixtures import sample as whole_sample
-from tests.unit.train_fixtures import CONFIG, make_trainer, write_samples
+from tests.unit.train_fixtures import CONFIG, SETTINGS, make_trainer, write_samples
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 VOCAB, MAP, WIDTH = 600, 128, 16
@@ -227,7 +232,7 @@ def test_a_file_gives_back_what_was_encoded(tmp_path: Path, aux: Rounding) -> No
     file = write(tmp_path / "0.safetensors", samples, 20, aux)
     assert file.damaged_tensors() == []
     for got, given_ in zip(file, samples, strict=True):
-        expected = given_.encoded(WIDTH).decoded() if aux == "fp8" else given_
+        expected = rounded(given_, WIDTH) if aux == "fp8" else given_
         assert got.last is None
         for name in ("token_ids", "loss_mask", "aux", "top_ids", "top_logprobs", "tail"):
             assert torch.equal(getattr(got, name), getattr(expected, name)), name
@@ -295,8 +300,8 @@ def test_training_reads_it_and_notices_another_id(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[content.index(ids)] ^= 0xFF
     path.write_bytes(content)
-    with pytest.raises(ContractError, match="top_ids changed"):
-        locate([index])
+    with pytest.raises(ContractError, match="sample 0 changed"):
+        read_pack(locate([index]))
 
 
 # What needs the final state, and what shows these.
@@ -333,6 +338,21 @@ def test_an_export_is_refused_before_anything_is_written(part: Path, format: str
     write_part(part.parents[1] / "001", [[4]])
     with pytest.raises(ContractError, match="captured in another way"):
         export([part, part.parents[1] / "001" / "index.json"], format, out)
+
+
+def test_training_on_two_codecs_is_refused(part: Path, tmp_path: Path) -> None:
+    other = part.parents[1] / "001" / "index.json"
+    write_part(other.parent, [[4]])
+    manifest = part.parents[2] / "manifest.json"
+    write_manifest([part, other], manifest)
+    target = write_target(tmp_path / "target")
+    chosen = torch.arange(VOCABULARY) < 64
+    mapping = {"t2d": chosen, "d2t": torch.zeros(64, dtype=torch.int64)}
+    torch.save(mapping, tmp_path / "vocab_mapping.pt")
+    import_map(tmp_path / "vocab_mapping.pt", tmp_path / "vocab", target)
+    out, checkpoints = tmp_path / "draft.json", tmp_path / "checkpoints"
+    with pytest.raises(ContractError, match="different layers or codecs"):
+        train(SETTINGS, manifest, tmp_path / "vocab/map.json", target, checkpoints, out)
 
 
 def test_final_says_what_is_missing(part: Path) -> None:
