@@ -111,6 +111,16 @@ def test_the_completed_distribution_is_as_near_as_promised(
     assert (distance <= rest / (mass + rest) + ROUNDING).all()
 
 
+def test_an_id_that_was_not_kept_has_the_mean_share_of_those() -> None:
+    ids, logprobs = torch.tensor([[3, 0, 9]], dtype=torch.int32), torch.tensor([[0.6, 0.2, 0.11]])
+    kept = (ids, logprobs.log().double(), torch.tensor([[0.09]]))
+    # Target ids 0, 2, 3, 5 and 8 of 12: the second, the first, and three of nine that share 0.09.
+    draft_ids = torch.tensor([0, -1, 1, 2, -1, 3, -1, -1, 4, -1, -1, -1])
+    got = teacher.decode(*kept, draft_ids, 5, torch.float64)
+    expected = torch.tensor([[0.2, 0.01, 0.6, 0.01, 0.01]], dtype=torch.float64) / 0.83
+    torch.testing.assert_close(got, expected, rtol=1e-6, atol=0)
+
+
 def test_all_of_the_vocabulary_is_the_exact_teacher() -> None:
     last, head = drawn(40, 4, 0)
     columns, draft_ids = mapped(MAP, 1)
