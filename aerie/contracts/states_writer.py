@@ -32,6 +32,8 @@ _ALIGNMENT = 64
 _NO_DIGEST = "0" * 32
 # What is copied and hashed in one go stays in a core's cache between the two.
 _CHUNK_BYTES = 1 << 20
+# And between the two passes of encoding.
+_ENCODED_BYTES = 1 << 19
 _MOST_ENCODERS = 8
 
 
@@ -130,9 +132,9 @@ class StatesWriter:
         yield "loss_mask", sample.loss_mask
         scales: dict[str, list[torch.Tensor]] = {}
         for name in ("aux", "last", "top_ids", "top_logprobs", "tail"):
-            rows = getattr(sample, name)
             if name not in self._shapes:
                 continue
+            rows = getattr(sample, name)
             if f"{name}_scale" not in self._shapes:
                 yield name, rows
                 continue
@@ -145,7 +147,7 @@ class StatesWriter:
 
     def _encoded(self, states: "torch.Tensor") -> "Iterator[tuple[torch.Tensor, torch.Tensor]]":
         """Pieces of `states` in fp8, with their scales; a few are encoded ahead."""
-        pieces = iter(states.split(max(1, _CHUNK_BYTES // states.shape[1])))
+        pieces = iter(states.split(max(1, _ENCODED_BYTES // states.shape[1])))
         coming = deque(
             self._pool.submit(codecs.encode, piece, self._width)
             for piece in islice(pieces, self._encoders + 1)

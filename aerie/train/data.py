@@ -63,7 +63,8 @@ def locate(indexes: Iterable[Path]) -> list[Located]:
         for name, entry in described(index, read_sidecar(index, "states")).items():
             file = index.parent / name
             states, ids = open_states(file), entry.get("samples")
-            if not isinstance(ids, list) or len(ids) != len(states):
+            same = states.metadata.get("key") == entry.get("key")
+            if not same or not isinstance(ids, list) or len(ids) != len(states):
                 raise ContractError(
                     f"{index} names other samples than {file} holds",
                     remedy=f"remove {index} and run the build again: whole files are kept",
