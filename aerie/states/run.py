@@ -20,7 +20,7 @@ from aerie.contracts.states import Sample, StatesFile, file_key, token_bytes
 from aerie.contracts.states_index import write_index
 from aerie.contracts.states_writer import StatesWriter
 from aerie.contracts.teacher import encode
-from aerie.errors import ConfigError, ContractError
+from aerie.errors import ConfigError, ContractError, EngineError
 from aerie.gates.disk import check_disk
 from aerie.gates.states import check_batch, check_probe
 from aerie.progress import Progress
@@ -220,6 +220,7 @@ class _Job:
         teaches = self.settings.codec == "teacher"
         head = read_head(self.target) if self.greedy or teaches else None
         teacher = placed(head) if head is not None and teaches else None
+        head = head if self.greedy else None
         total = kept_tokens + sum(sum(piece.lengths) for piece in pieces)
         with Progress(title, total, "tokens") as progress:
             progress.skip(kept_tokens)
@@ -271,7 +272,7 @@ class _Job:
                     rows.append(states.last[[len(response.prompt_ids) + at - 1 for at in probed]])
                     answers.extend(response.output_ids[at] for at in probed)
             # Inside the writer, so that a file that fails the gate never gets its name.
-            if self.greedy and head is not None and answers:
+            if head is not None and answers:
                 with _tensor_threads(self.threads):
                     share = check_probe(
                         head, torch.cat(rows), torch.tensor(answers), str(piece.path)
@@ -279,11 +280,22 @@ class _Job:
                 log.info("%s: %.1f%% of greedy answers reproduced", piece.path.name, 100 * share)
 
     def _taught(self, sample: Sample, head: "torch.Tensor") -> Sample:
-        """The sample with the target's likeliest tokens in the place of `last`."""
-        if sample.last is None:
-            return sample
-        with _tensor_threads(self.threads):
-            ids, logprobs, tail = encode(sample.last, head, self.settings.teacher.k)
+        """The sample with the target's likeliest tokens in the place of `last`.
+
+        Raises:
+            EngineError: a server took the GPU's memory that was free before.
+        """
+        import torch
+
+        try:
+            with _tensor_threads(self.threads):
+                ids, logprobs, tail = encode(sample.final(), head, self.settings.teacher.k)
+        except torch.OutOfMemoryError as error:
+            raise EngineError(
+                "the GPU has no room to compute the likeliest tokens",
+                saw=str(error).splitlines()[0],
+                remedy="lower `sglang.memory_share`, or set `states.codec: fp8`",
+            ) from error
         return replace(sample, last=None, top_ids=ids, top_logprobs=logprobs, tail=tail)
 
     def _streamed(
