@@ -18,6 +18,7 @@ from aerie.contracts.responses import AnswerSource, Response, write_responses
 from aerie.contracts.sidecar import write_sidecar
 from aerie.contracts.states import Sample, StatesFile, token_bytes
 from aerie.contracts.states_index import damage
+from aerie.contracts.teacher import encode
 from aerie.engines.base import Captured, Engine, Request
 from aerie.engines.transformers.load import TransformersEngine
 from aerie.errors import ConfigError, ContractError, GateError
@@ -142,6 +143,33 @@ def test_the_codec_teacher_keeps_what_the_final_states_say(
     other = chosen.model_copy(update={"teacher": TeacherSettings(k=21, aux="bf16")})
     capture(tmp_path / "False", tiny_target, answered, other, False)
     assert watched.sequences == asked + len(answered)
+
+
+def test_the_codec_teacher_is_computed_from_what_a_server_hands_over(
+    tmp_path: Path,
+    tiny_target: Target,
+    answered: list[Response],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = TransformersEngine(tiny_target, 1)
+    given: list[Captured] = []
+
+    class Stream:
+        def states(self, sequences: Sequence[list[int]]) -> Iterator[Captured]:
+            for ids in sequences:
+                given.append(engine.capture([ids], Layers((2, 4, 5)))[0])
+                yield given[-1]
+
+    monkeypatch.setattr(aerie.engines, "open_capture", lambda *given: nullcontext(Stream()))
+    out = tmp_path / "states/d/000/index.json"
+    chosen = StatesSettings(codec="teacher", teacher=TeacherSettings(k=20))
+    sidecar = tiny_target.folder / "target.json"
+    capture_part(write_part(tmp_path, answered), sidecar, chosen, "sglang", out, greedy=True)
+    head = read_head(tiny_target)
+    for states, sample in zip(given, states_of(out), strict=True):
+        kept = encode(states.last, head, 20)
+        for name, expected in zip(("top_ids", "top_logprobs", "tail"), kept, strict=True):
+            assert torch.equal(getattr(sample, name), expected), name
 
 
 def test_more_tokens_than_the_target_has_are_refused(
