@@ -177,9 +177,9 @@ def codec(options: argparse.Namespace) -> dict[str, Any]:
     target, vocab = read_target(sidecar), read_vouched_map(options.work / "vocab/map.json")
     head = read_head(target)
     frozen = freeze(target, vocab, torch.float32, torch.device("cpu"))
-    found: dict[str, Any] = {name: {"accept_length": []} for name in CODECS}
+    found: dict[str, Any] = {name: {"accept_length": []} for name in options.codecs}
     exact = read_manifest(options.work / "states/manifest.json")
-    for name in CODECS:
+    for name in options.codecs:
         manifest = _copied(exact, options.folder / name / "states", name, head)
         counts = read_sidecar(manifest, "manifest")["counts"]
         size = sum(path.stat().st_size for path in manifest.parent.rglob("*.safetensors"))
@@ -344,6 +344,7 @@ def _arguments() -> argparse.Namespace:
             figure.add_argument("--config", type=Path, default=ROOT / "demo/config.yaml")
             figure.add_argument("--run", default="main", help="one of `drafts`")
             figure.add_argument("--seeds", type=int, default=3)
+            figure.add_argument("--codecs", nargs="+", choices=CODECS, default=[*CODECS])
             figure.add_argument("--epochs", type=int, help="default: the configuration's")
             figure.add_argument("--threads", type=int, default=1)
     return parser.parse_args()
