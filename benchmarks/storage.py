@@ -48,6 +48,7 @@ from aerie.target_weights import read_head
 from aerie.train.loader import AHEAD
 from aerie.train.objective import Frozen, teacher_shares
 from aerie.train.packing import make_pack
+from aerie.train.settings import DraftSettings
 from aerie.train.start import freeze
 
 HIDDEN, LAYERS = 7168, 3
@@ -207,37 +208,47 @@ def codec(options: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(options.threads)
     settings = load(options.config).drafts[options.run]
     settings = settings.model_copy(update={"epochs": options.epochs or settings.epochs})
-    sidecar = options.work / "target/target.json"
-    target, vocab = read_target(sidecar), read_vouched_map(options.work / "vocab/map.json")
+    target = read_target(options.work / "target/target.json")
+    vocab = read_vouched_map(options.work / "vocab/map.json")
     head = read_head(target)
     frozen = freeze(target, vocab, torch.float32, torch.device("cpu"))
-    found: dict[str, Any] = {name: {"accept_length": []} for name in CODECS}
     exact = read_manifest(options.work / "states/manifest.json")
-    for name in CODECS:
-        manifest = _copied(exact, options.folder / name / "states", name, head)
-        counts = read_sidecar(manifest, "manifest")["counts"]
-        size = sum(path.stat().st_size for path in manifest.parent.rglob("*.safetensors"))
-        errors = _errors(exact, read_manifest(manifest), frozen)
-        found[name] |= {"bytes_per_token": size / counts["tokens"], **errors}
-        for seed in range(options.seeds):
-            work = options.folder / name / f"seed-{seed}"
-            draft = settings.model_copy(update={"seed": seed})
-            command = [
-                *(sys.executable, str(ROOT / "scripts/draft.py"), "--states", str(manifest)),
-                *("--settings", draft.as_json(), "--target", str(sidecar)),
-                *("--map", str(options.work / "vocab/map.json")),
-                *("--checkpoints", str(work / "checkpoints")),
-                *("--out", str(work / "draft.json"), "--log", str(work / "log.txt")),
-                *("--threads", str(options.threads)),
-            ]
-            # A study that was stopped continues in its folder.
-            if not (work / "draft.json").exists():
-                subprocess.run(command, check=True, cwd=ROOT)
-            reached = read_json(work / "eval.json")["epochs"][-1]["overall"]["accept_length"]
-            found[name]["accept_length"].append(reached)
-            shutil.rmtree(work / "checkpoints", ignore_errors=True)
+    found: dict[str, Any] = {}
+    for name in options.codecs:
+        # A study that was stopped continues in its folder.
+        figures = options.folder / name / "figures.json"
+        if not figures.exists():
+            manifest = _copied(exact, options.folder / name / "states", name, head)
+            counts = read_sidecar(manifest, "manifest")["counts"]
+            size = sum(path.stat().st_size for path in manifest.parent.rglob("*.safetensors"))
+            reached = [_trained(options, settings, manifest, seed) for seed in range(options.seeds)]
+            errors = _errors(exact, read_manifest(manifest), frozen)
+            bytes_ = {"bytes_per_token": size / counts["tokens"]}
+            write_json(figures, {"accept_length": reached, **bytes_, **errors})
+        found[name] = read_json(figures)
         print(name, found[name], flush=True)
     return found | {"speed": _speed(), "teacher_speed": _teacher_speed(), "epochs": settings.epochs}
+
+
+def _trained(
+    options: argparse.Namespace, settings: DraftSettings, manifest: Path, seed: int
+) -> float:
+    """Simulated accept length on the held-out samples of a draft trained on these states."""
+    work = manifest.parents[1] / f"seed-{seed}"
+    draft = settings.model_copy(update={"seed": seed})
+    command = [
+        *(sys.executable, str(ROOT / "scripts/draft.py"), "--states", str(manifest)),
+        *("--settings", draft.as_json(), "--target", str(options.work / "target/target.json")),
+        *("--map", str(options.work / "vocab/map.json")),
+        *("--checkpoints", str(work / "checkpoints")),
+        *("--out", str(work / "draft.json"), "--log", str(work / "log.txt")),
+        *("--threads", str(options.threads)),
+    ]
+    if not (work / "draft.json").exists():
+        subprocess.run(command, check=True, cwd=ROOT)
+    shutil.rmtree(work / "checkpoints", ignore_errors=True)
+    length: float = read_json(work / "eval.json")["epochs"][-1]["overall"]["accept_length"]
+    return length
 
 
 def _stored(sample: Sample, name: str, head: torch.Tensor) -> Sample:
@@ -331,26 +342,21 @@ def _speed() -> dict[str, float]:
     }
 
 
-def _teacher_speed() -> dict[str, Any]:
-    """Tokens/s of Kimi-K2.5's size that this CPU turns into likeliest tokens, and those into the
-    distribution over a map of 32,000; by k. Random states: the work does not depend on them.
+def _teacher_speed() -> dict[str, float]:
+    """Tokens/s of Kimi-K2.5's size that this CPU turns into the 64 likeliest tokens, and those into
+    the distribution over a map of 32,000. Random states: the work does not depend on them.
     """
     last = torch.randn(TEACHER_TOKENS, HIDDEN).bfloat16()
     head = torch.empty(KIMI_VOCABULARY, HIDDEN, dtype=torch.bfloat16).normal_(0, 0.02)
     draft_ids = torch.full((KIMI_VOCABULARY,), -1)
     draft_ids[torch.randperm(KIMI_VOCABULARY)[:KIMI_MAP]] = torch.arange(KIMI_MAP)
-    found = {}
-    for k in sorted({setting.k for kind, setting in CODECS.values() if kind == "teacher"}):
-        kept = teacher.encode(last, head, k)
-        encoding = _median(partial(teacher.encode, last, head, k), 3)
-        decoding = _median(
-            partial(teacher.decode, *kept, draft_ids, KIMI_MAP, torch.float32), 7
-        )  # fmt: skip
-        found[str(k)] = {
-            "encode_tokens_per_s": TEACHER_TOKENS / encoding,
-            "decode_tokens_per_s": TEACHER_TOKENS / decoding,
-        }
-    return found
+    kept = teacher.encode(last, head, Teacher().k)
+    decoding = partial(teacher.decode, *kept, draft_ids, KIMI_MAP, torch.float32)
+    encoding = partial(teacher.encode, last, head, Teacher().k)
+    return {
+        "encode_tokens_per_s": TEACHER_TOKENS / _median(encoding, 3),
+        "decode_tokens_per_s": TEACHER_TOKENS / _median(decoding, 7),
+    }
 
 
 def _median(work: Callable[[], object], times: int) -> float:
@@ -378,6 +384,7 @@ def _arguments() -> argparse.Namespace:
             figure.add_argument("--config", type=Path, default=ROOT / "demo/config.yaml")
             figure.add_argument("--run", default="main", help="one of `drafts`")
             figure.add_argument("--seeds", type=int, default=3)
+            figure.add_argument("--codecs", nargs="+", choices=CODECS, default=[*CODECS])
             figure.add_argument("--epochs", type=int, help="default: the configuration's")
             figure.add_argument("--threads", type=int, default=1)
     return parser.parse_args()
