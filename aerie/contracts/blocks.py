@@ -18,9 +18,11 @@ import numpy.typing as npt
 
 # O_DIRECT wants places and memory in units of the disk's sectors, of which pages are multiples.
 _PAGE = mmap.PAGESIZE
-_BLOCK = max(1 << 23, _PAGE)
-# So many blocks wait to be written, besides the one that each stream fills.
-_WAITING = 3
+_BLOCK = max(1 << 24, _PAGE)
+# So many are written at a time: the disk has the next one while a thread waits for a core.
+_WRITERS = 2
+# So many blocks are written or wait for it, besides the one that each stream fills.
+_WAITING = 2 * _WRITERS
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -46,7 +48,7 @@ class BlockWriter:
 
     The file has to be there, of its full size; `descriptor` is open for writing. Streams do not
     overlap. Data that `append` took may change afterwards. At most a block for each stream and
-    three more are in memory.
+    four more are in memory.
     """
 
     def __init__(self, path: Path, descriptor: int, starts: dict[str, int]) -> None:
@@ -57,8 +59,9 @@ class BlockWriter:
         for _ in range(len(starts) + _WAITING):
             self._free.put(_Block())
         self._pending: deque[Future[None]] = deque()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="aerie-writer")
+        self._threads = ThreadPoolExecutor(_WRITERS, thread_name_prefix="aerie-writer")
         self._direct: int | None = None
+        self._refused = False
         # Where there is no O_DIRECT (tmpfs, macOS), the cache does.
         if flag := getattr(os, "O_DIRECT", 0):
             try:
@@ -99,13 +102,12 @@ class BlockWriter:
 
     def close(self) -> None:
         """Stop, whatever is still to be written."""
-        self._thread.shutdown(wait=True, cancel_futures=True)
+        self._threads.shutdown(wait=True, cancel_futures=True)
         if self._direct is not None:
             os.close(self._direct)
-            self._direct = None
 
     def _send(self, stream: str) -> None:
-        self._pending.append(self._thread.submit(self._write, self._blocks.pop(stream)))
+        self._pending.append(self._threads.submit(self._write, self._blocks.pop(stream)))
         while self._pending and self._pending[0].done():
             self._pending.popleft().result()
 
@@ -120,7 +122,7 @@ class BlockWriter:
             self._free.put(block)
 
     def _write_pages(self, block: _Block, start: int, end: int) -> None:
-        while start < end and self._direct is not None:
+        while start < end and self._direct is not None and not self._refused:
             try:
                 start += os.pwrite(
                     self._direct, block.bytes[start:end].data, block.position + start
@@ -129,8 +131,7 @@ class BlockWriter:
                 # Some file systems open a file so, and refuse to write it.
                 if error.errno != errno.EINVAL:
                     raise
-                os.close(self._direct)
-                self._direct = None
+                self._refused = True
         self._write_cached(block, start, end)
 
     def _write_cached(self, block: _Block, start: int, end: int) -> None:
