@@ -4,6 +4,7 @@ The models below are the schema; `schemas/config.schema.json` is written from th
 Each script receives one section as JSON, so that a job goes stale with its own section alone.
 """
 
+import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,7 +12,7 @@ import yaml
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
 from aerie.config_errors import describe
-from aerie.contracts.codecs import Codec
+from aerie.contracts.codecs import Codec, Rounding, Teacher
 from aerie.engines.sglang.settings import SglangSettings
 from aerie.errors import ConfigError
 from aerie.plan.settings import PlanSettings
@@ -202,6 +203,17 @@ class VocabSettings(Section):
     dataset_floor: float = _field(0.8, "least coverage of any one dataset", ge=0, le=1)
 
 
+class TeacherSettings(Section):
+    """What the codec `teacher` keeps."""
+
+    k: int = _field(64, "likeliest tokens of a distribution", ge=1, le=4096)
+    aux: Rounding = _field("fp8", "how the captured layers are stored")
+
+    def stored(self) -> Teacher:
+        """The same for those that write files."""
+        return Teacher(self.k, self.aux)
+
+
 class StatesSettings(Section):
     """Capture of hidden states."""
 
@@ -211,10 +223,24 @@ class StatesSettings(Section):
         "give three ascending layers between 1 and N-1, or leave the key out",
     )
     codec: Codec = _field(
-        "bf16", "how states are stored: as captured, or in fp8 with half the bytes"
+        "bf16",
+        "how states are stored: as captured; in fp8 with half the bytes; or the final state as the "
+        "target's likeliest tokens (`teacher`)",
     )
+    teacher: TeacherSettings = TeacherSettings()
     batch_tokens: int = _field(4096, "tokens of one forward pass", ge=64)
     file_bytes: int = _field(2_000_000_000, "size of one states file, about", ge=1_000_000)
+
+    def as_json(self) -> str:
+        """Without what the codec does not use: a change of it makes no states stale."""
+        unused = set() if self.codec == "teacher" else {"teacher"}
+        return json.dumps(self.model_dump(mode="json", exclude=unused), sort_keys=True)
+
+    def stored(self) -> dict[str, Any]:
+        """How states are stored, as their index says it."""
+        if self.codec != "teacher":
+            return {"codec": self.codec}
+        return {"codec": self.codec, "teacher": self.teacher.model_dump(mode="json")}
 
 
 class BenchSettings(Section):

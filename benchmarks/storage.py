@@ -4,11 +4,15 @@
     python benchmarks/storage.py codec --work results/demo --folder /tmp/codec --out codec.json
 
 `store` writes and reads states of Kimi-K2.5's size, checksums included, in turn with plain
-sequential calls of 16 MiB on the same disk; nothing is read from the page cache. `codec` stores the
-states of a build again in each codec, and trains drafts on each with several seeds.
+sequential calls of 16 MiB on the same disk, through the page cache and past it (O_DIRECT); nothing
+is read from the cache, and what is written is synced. A ratio is to the faster of the two ways.
+`codec` stores the states of a build again in each codec, and trains drafts on each with several
+seeds; `teacher-64` is the codec teacher with 64 tokens and `aux` in fp8, `teacher-64-bf16` the same
+with `aux` as it is.
 """
 
 import argparse
+import mmap
 import os
 import resource
 import shutil
@@ -17,28 +21,50 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, get_args
 
 import torch
 
 from aerie.config import ROOT, load
-from aerie.contracts.codecs import Codec, decode, encode
+from aerie.contracts import teacher
+from aerie.contracts.codecs import Codec, Rounding, Teacher, decode, encode
 from aerie.contracts.layers import Layers
 from aerie.contracts.sidecar import read_sidecar
-from aerie.contracts.states import Sample, StatesFile, StatesWriter, token_bytes
+from aerie.contracts.states import Sample, StatesFile, Stretch, token_bytes
 from aerie.contracts.states_index import write_index
+from aerie.contracts.states_writer import StatesWriter
+from aerie.contracts.vocab import read_vouched_map
 from aerie.files import read_json, write_json
 from aerie.lock import git_commit
 from aerie.states.manifest import read_manifest, write_manifest
+from aerie.target import read_target
+from aerie.target_weights import read_head
 from aerie.train.loader import AHEAD
+from aerie.train.objective import Frozen, teacher_shares
+from aerie.train.packing import make_pack
+from aerie.train.settings import DraftSettings
+from aerie.train.start import freeze
 
 HIDDEN, LAYERS = 7168, 3
 SAMPLE_TOKENS = 1024
 BLOCK = 1 << 24
-CODECS: tuple[Codec, ...] = get_args(Codec)
+ROUNDINGS: tuple[Rounding, ...] = get_args(Rounding)
+# The codecs of the study: what a file is written with, by its name in the figures.
+CODECS: dict[str, tuple[Codec, Teacher]] = {
+    "bf16": ("bf16", Teacher()),
+    "fp8": ("fp8", Teacher()),
+    **{f"teacher-{k}": ("teacher", Teacher(k)) for k in (16, 64, 256)},
+    "teacher-64-bf16": ("teacher", Teacher(64, "bf16")),
+}
+# What a large target's head makes of one row is a thousand times what rounding a row takes.
+TEACHER_TOKENS = 64
+KIMI_VOCABULARY, KIMI_MAP = 163840, 32000
 
 
 def main() -> None:
@@ -58,7 +84,7 @@ def main() -> None:
 def store(options: argparse.Namespace) -> dict[str, Any]:
     """Bytes/s of the writer, the reader and the disk, and their ratios, by codec."""
     torch.set_num_threads(1)
-    return {codec: _store(options, codec) for codec in CODECS}
+    return {codec: _store(options, codec) for codec in ROUNDINGS}
 
 
 def _store(options: argparse.Namespace, codec: Codec) -> dict[str, Any]:
@@ -72,28 +98,44 @@ def _store(options: argparse.Namespace, codec: Codec) -> dict[str, Any]:
         torch.randn(SAMPLE_TOKENS, LAYERS * HIDDEN, generator=source).bfloat16(),
         torch.randn(SAMPLE_TOKENS, HIDDEN, generator=source).bfloat16(),
     )
-    block = os.urandom(BLOCK)
-    rates: dict[str, list[float]] = {
-        name: [] for name in ("disk_write", "write", "disk_read", "read")
+    size = count * each
+    writes = {
+        "disk_write": partial(_write_plain, plain, size, 0),
+        "disk_write_direct": partial(_write_plain, plain, size, os.O_DIRECT),
+        "write": partial(_write_states, path, sample, count, codec),
     }
+    reads = {
+        "disk_read": partial(_read_plain, plain, 0),
+        "disk_read_direct": partial(_read_plain, plain, os.O_DIRECT),
+        "read": partial(_read_states, path),
+    }
+    rates: dict[str, list[float]] = {name: [] for name in (*writes, *reads)}
     for _ in range(options.repeats):
-        rates["disk_write"].append(_rate(plain, lambda: _write_plain(plain, block, count * each)))
-        rates["write"].append(_rate(path, lambda: _write_states(path, sample, count, codec)))
-        for name, file, read in (
-            ("disk_read", plain, _read_plain), ("read", path, _read_states)
-        ):  # fmt: skip
+        for name, work in writes.items():
+            file = path if name == "write" else plain
+            file.unlink(missing_ok=True)
+            rates[name].append(_rate(file, work))
+        for name, work in reads.items():
+            file = path if name == "read" else plain
             _forget(file)
-            rates[name].append(_rate(file, partial(read, file)))
+            rates[name].append(_rate(file, work))
     plain.unlink()
     path.unlink()
-    ratios = {
-        name: statistics.median(
-            own / disk for own, disk in zip(rates[name], rates[f"disk_{name}"], strict=True)
-        )
-        for name in ("write", "read")
+    ratios = {name: _ratios(rates, name) for name in ("write", "read")}
+    for name, (ratio, disk) in ratios.items():
+        print(f"{codec}: {name} at {ratio:.2f} of {disk}")
+    return {
+        "bytes_per_s": rates,
+        "ratio": {name: {"of": disk, "median": ratio} for name, (ratio, disk) in ratios.items()},
+        "bytes": size,
     }
-    print(codec, {name: f"{ratio:.2f} of the disk" for name, ratio in ratios.items()})
-    return {"bytes_per_s": rates, "ratio": ratios, "bytes": count * each}
+
+
+def _ratios(rates: dict[str, list[float]], name: str) -> tuple[float, str]:
+    """The median over the pairs with the disk's faster way, and that way's name."""
+    disk = max((f"disk_{name}", f"disk_{name}_direct"), key=lambda way: sum(rates[way]))
+    pairs = zip(rates[name], rates[disk], strict=True)
+    return statistics.median(own / plain for own, plain in pairs), disk
 
 
 def _rate(file: Path, work: Callable[[], None]) -> float:
@@ -102,11 +144,19 @@ def _rate(file: Path, work: Callable[[], None]) -> float:
     return file.stat().st_size / (time.perf_counter() - start)
 
 
-def _write_plain(file: Path, block: bytes, size: int) -> None:
-    with file.open("wb", buffering=0) as stream:
+def _write_plain(file: Path, size: int, flag: int) -> None:
+    # O_DIRECT wants whole sectors in memory that begins with a page.
+    block = mmap.mmap(-1, BLOCK)
+    block.write(bytes(range(256)) * (BLOCK // 256))
+    size = size // mmap.PAGESIZE * mmap.PAGESIZE
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | flag)
+    with memoryview(block) as view:
         for start in range(0, size, BLOCK):
-            stream.write(block[: min(BLOCK, size - start)])
-        os.fsync(stream.fileno())
+            left = view[: min(BLOCK, size - start)]
+            while left:
+                left = left[os.write(descriptor, left) :]
+        os.fsync(descriptor)
+        os.close(descriptor)
 
 
 def _write_states(file: Path, sample: Sample, count: int, codec: Codec) -> None:
@@ -116,26 +166,30 @@ def _write_states(file: Path, sample: Sample, count: int, codec: Codec) -> None:
             writer.add(sample)
 
 
-def _read_plain(file: Path) -> None:
-    buffer = bytearray(BLOCK)
-    with file.open("rb", buffering=0) as stream:
-        while stream.readinto(buffer):
-            pass
+def _read_plain(file: Path, flag: int) -> None:
+    descriptor, buffer = os.open(file, os.O_RDONLY | flag), mmap.mmap(-1, BLOCK)
+    while os.readv(descriptor, [buffer]):
+        pass
+    os.close(descriptor)
 
 
 def _read_states(file: Path) -> None:
-    """As the loader does: sample by sample, copied out of the map, so many threads."""
-    from concurrent.futures import ThreadPoolExecutor
-
+    """As the loader does: so many threads, each into memory that it uses again."""
     states = StatesFile(file)
+    free: SimpleQueue[dict[str, Stretch]] = SimpleQueue()
+    for _ in range(AHEAD):
+        free.put({
+            name: Stretch(like.new_zeros(SAMPLE_TOKENS, *like.shape[1:]))
+            for name, like in states.like.items()
+        })  # fmt: skip
 
-    def copy(index: int) -> None:
-        found = states.stored(index)
-        for tensor in (found.aux, found.last):
-            torch.empty_like(tensor).copy_(tensor)
+    def read(index: int) -> None:
+        memory = free.get()
+        states.read(index, memory)
+        free.put(memory)
 
     with ThreadPoolExecutor(AHEAD) as pool:
-        for _ in pool.map(copy, range(len(states))):
+        for _ in pool.map(read, range(len(states))):
             pass
 
 
@@ -151,73 +205,125 @@ def _forget(file: Path) -> None:
 
 def codec(options: argparse.Namespace) -> dict[str, Any]:
     """Bytes, error and speed of each codec, and the simulated accept length of drafts on each."""
+    torch.set_num_threads(options.threads)
     settings = load(options.config).drafts[options.run]
-    target = options.work / "target/target.json"
-    found: dict[str, Any] = {name: {"accept_length": []} for name in CODECS}
+    settings = settings.model_copy(update={"epochs": options.epochs or settings.epochs})
+    target = read_target(options.work / "target/target.json")
+    vocab = read_vouched_map(options.work / "vocab/map.json")
+    head = read_head(target)
+    frozen = freeze(target, vocab, torch.float32, torch.device("cpu"))
     exact = read_manifest(options.work / "states/manifest.json")
-    for name in CODECS:
-        manifest = _copied(exact, options.folder / name / "states", name)
-        counts = read_sidecar(manifest, "manifest")["counts"]
-        size = sum(path.stat().st_size for path in manifest.parent.rglob("*.safetensors"))
-        found[name] |= {"bytes_per_token": size / counts["tokens"], **_errors(exact, name)}
-        for seed in range(options.seeds):
-            work = options.folder / name / f"seed-{seed}"
-            draft = settings.model_copy(update={"seed": seed})
-            command = [
-                *(sys.executable, str(ROOT / "scripts/draft.py"), "--states", str(manifest)),
-                *("--settings", draft.as_json(), "--target", str(target)),
-                *("--map", str(options.work / "vocab/map.json")),
-                *("--checkpoints", str(work / "checkpoints")),
-                *("--out", str(work / "draft.json"), "--log", str(work / "log.txt")),
-                *("--threads", str(options.threads)),
-            ]
-            subprocess.run(command, check=True, cwd=ROOT)
-            reached = read_json(work / "eval.json")["epochs"][-1]["overall"]["accept_length"]
-            found[name]["accept_length"].append(reached)
-            shutil.rmtree(work / "checkpoints", ignore_errors=True)
-        print(name, found[name])
-    found["speed"] = _speed(options.threads)
-    return found
+    found: dict[str, Any] = {}
+    for name in options.codecs:
+        # A study that was stopped continues in its folder.
+        figures = options.folder / name / "figures.json"
+        if not figures.exists():
+            manifest = _copied(exact, options.folder / name / "states", name, head)
+            counts = read_sidecar(manifest, "manifest")["counts"]
+            size = sum(path.stat().st_size for path in manifest.parent.rglob("*.safetensors"))
+            reached = [_trained(options, settings, manifest, seed) for seed in range(options.seeds)]
+            errors = _errors(exact, read_manifest(manifest), frozen)
+            bytes_ = {"bytes_per_token": size / counts["tokens"]}
+            write_json(figures, {"accept_length": reached, **bytes_, **errors})
+        found[name] = read_json(figures)
+        print(name, found[name], flush=True)
+    return found | {"speed": _speed(), "teacher_speed": _teacher_speed(), "epochs": settings.epochs}
 
 
-def _copied(indexes: list[Path], folder: Path, codec: Codec) -> Path:
-    """The states of `indexes` below `folder`, stored in `codec`; gives the manifest."""
-    written = []
+def _trained(
+    options: argparse.Namespace, settings: DraftSettings, manifest: Path, seed: int
+) -> float:
+    """Simulated accept length on the held-out samples of a draft trained on these states."""
+    work = manifest.parents[1] / f"seed-{seed}"
+    draft = settings.model_copy(update={"seed": seed})
+    command = [
+        *(sys.executable, str(ROOT / "scripts/draft.py"), "--states", str(manifest)),
+        *("--settings", draft.as_json(), "--target", str(options.work / "target/target.json")),
+        *("--map", str(options.work / "vocab/map.json")),
+        *("--checkpoints", str(work / "checkpoints")),
+        *("--out", str(work / "draft.json"), "--log", str(work / "log.txt")),
+        *("--threads", str(options.threads)),
+    ]
+    if not (work / "draft.json").exists():
+        subprocess.run(command, check=True, cwd=ROOT)
+    shutil.rmtree(work / "checkpoints", ignore_errors=True)
+    length: float = read_json(work / "eval.json")["epochs"][-1]["overall"]["accept_length"]
+    return length
+
+
+def _stored(sample: Sample, name: str, head: torch.Tensor) -> Sample:
+    """A sample in bf16 as the writer takes it for the codec `name`."""
+    kind, setting = CODECS[name]
+    if kind != "teacher":
+        return sample
+    ids, logprobs, tail = teacher.encode(sample.final(), head, setting.k)
+    return replace(sample, last=None, top_ids=ids, top_logprobs=logprobs, tail=tail)
+
+
+def _copied(indexes: list[Path], folder: Path, name: str, head: torch.Tensor) -> Path:
+    """The states of `indexes` below `folder`, stored in the codec `name`; gives the manifest."""
+    written, (kind, setting) = [], CODECS[name]
     for index in indexes:
         entry = read_json(index)
         out = folder / index.parent.parent.name / index.parent.name / "index.json"
-        for name in entry["files"]:
-            states = StatesFile(index.parent / name)
+        for file in entry["files"]:
+            states = StatesFile(index.parent / file)
             lengths = [end - start for start, end in pairwise(states.offsets)]
             widths = (states.shape("aux")[1], states.shape("last")[1])
-            with StatesWriter(out.parent / name, lengths, *widths, name, codec) as writer:
+            with StatesWriter(
+                out.parent / file, lengths, *widths, file, kind, setting
+            ) as writer:  # fmt: skip
                 for sample in states:
-                    writer.add(sample)
-        files = {name: each["samples"] for name, each in entry["files"].items()}
+                    writer.add(_stored(sample, name, head))
+        files = {file: each["samples"] for file, each in entry["files"].items()}
         layers = Layers(tuple(entry["layers"]["hf_hidden_states"]))
-        provenance = entry["provenance"] | {"codec": codec}
-        write_index(out, files, layers, entry["counts"], provenance)
+        write_index(out, files, layers, entry["counts"], entry["provenance"] | {"codec": kind})
         written.append(out)
     write_manifest(written, folder / "manifest.json")
     return folder / "manifest.json"
 
 
-def _errors(indexes: list[Path], codec: Codec) -> dict[str, Any]:
-    """Relative error of each layer over all states: norm of what was lost over norm of all."""
+def _errors(exact: list[Path], stored: list[Path], frozen: Frozen) -> dict[str, Any]:
+    """What was lost, over all states.
+
+    `relative_error` of each layer: norm of what was lost over norm of all. `total_variation`: half
+    the sum of differences of the teacher's distribution over the map, over all supervised rows.
+    """
     lost: dict[str, float] = {}
     whole: dict[str, float] = {}
-    for sample in _samples(indexes):
-        stored = sample.encoded().decoded() if codec != "bf16" else sample
-        width = sample.last.shape[1]
-        blocks = zip(
-            (*sample.aux.split(width, 1), sample.last),
-            (*stored.aux.split(width, 1), stored.last), strict=True,
-        )  # fmt: skip
-        for number, (before, after) in enumerate(blocks):
-            name = f"aux {number}" if number < sample.aux.shape[1] // width else "last"
-            lost[name] = lost.get(name, 0) + float((after.float() - before.float()).square().sum())
-            whole[name] = whole.get(name, 0) + float(before.float().square().sum())
-    return {"relative_error": {name: (lost[name] / whole[name]) ** 0.5 for name in lost}}
+    distances, tails = [], []
+    for before, after in zip(_samples(exact), _samples(stored), strict=True):
+        width = before.final().shape[1]
+        pairs = dict(
+            zip(
+                (f"aux {number}" for number in range(before.aux.shape[1] // width)),
+                zip(before.aux.split(width, 1), after.aux.split(width, 1), strict=True),
+                strict=True,
+            )
+        )
+        if after.last is not None:
+            pairs["last"] = (before.final(), after.last)
+        for name, (old, new) in pairs.items():
+            lost[name] = lost.get(name, 0) + float((new.float() - old.float()).square().sum())
+            whole[name] = whole.get(name, 0) + float(old.float().square().sum())
+        packs = [make_pack([each]) for each in (before, after)]
+        shares = [teacher_shares(frozen, pack)[: sum(pack.answers)] for pack in packs]
+        distances.append((shares[0] - shares[1]).abs().sum(1) / 2)
+        if packs[1].tail is not None:
+            tails.append(packs[1].tail[: sum(packs[1].answers), 0])
+    each = torch.cat(distances)
+    figures: dict[str, Any] = {
+        "relative_error": {name: (lost[name] / whole[name]) ** 0.5 for name in lost},
+        "total_variation": {
+            "mean": float(each.mean()),
+            "median": float(each.median()),
+            "p99": float(each.quantile(0.99)),
+            "largest": float(each.max()),
+        },
+    }
+    if tails:
+        figures["mean_tail"] = float(torch.cat(tails).mean())
+    return figures
 
 
 def _samples(indexes: list[Path]) -> Iterator[Sample]:
@@ -226,22 +332,41 @@ def _samples(indexes: list[Path]) -> Iterator[Sample]:
             yield from StatesFile(index.parent / name)
 
 
-def _speed(threads: int) -> dict[str, float]:
+def _speed() -> dict[str, float]:
     """Tokens/s of Kimi-K2.5's size that this CPU encodes and decodes to fp8."""
-    torch.set_num_threads(threads)
     states = torch.randn(SAMPLE_TOKENS, (LAYERS + 1) * HIDDEN).bfloat16()
     stored = encode(states, HIDDEN)
-    found = {}
-    for name, work in (
-        ("encode", lambda: encode(states, HIDDEN)), ("decode", lambda: decode(*stored))
-    ):  # fmt: skip
-        times = []
-        for _ in range(7):
-            start = time.perf_counter()
-            work()
-            times.append(time.perf_counter() - start)
-        found[f"{name}_tokens_per_s"] = SAMPLE_TOKENS / statistics.median(times)
-    return found
+    return {
+        "encode_tokens_per_s": SAMPLE_TOKENS / _median(lambda: encode(states, HIDDEN), 7),
+        "decode_tokens_per_s": SAMPLE_TOKENS / _median(lambda: decode(*stored), 7),
+    }
+
+
+def _teacher_speed() -> dict[str, float]:
+    """Tokens/s of Kimi-K2.5's size that this CPU turns into the 64 likeliest tokens, and those into
+    the distribution over a map of 32,000. Random states: the work does not depend on them.
+    """
+    last = torch.randn(TEACHER_TOKENS, HIDDEN).bfloat16()
+    head = torch.empty(KIMI_VOCABULARY, HIDDEN, dtype=torch.bfloat16).normal_(0, 0.02)
+    draft_ids = torch.full((KIMI_VOCABULARY,), -1)
+    draft_ids[torch.randperm(KIMI_VOCABULARY)[:KIMI_MAP]] = torch.arange(KIMI_MAP)
+    kept = teacher.encode(last, head, Teacher().k)
+    decoding = partial(teacher.decode, *kept, draft_ids, KIMI_MAP, torch.float32)
+    encoding = partial(teacher.encode, last, head, Teacher().k)
+    return {
+        "encode_tokens_per_s": TEACHER_TOKENS / _median(encoding, 3),
+        "decode_tokens_per_s": TEACHER_TOKENS / _median(decoding, 7),
+    }
+
+
+def _median(work: Callable[[], object], times: int) -> float:
+    """Seconds of the median of `times` calls."""
+    taken = []
+    for _ in range(times):
+        start = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - start)
+    return statistics.median(taken)
 
 
 def _arguments() -> argparse.Namespace:
@@ -259,6 +384,8 @@ def _arguments() -> argparse.Namespace:
             figure.add_argument("--config", type=Path, default=ROOT / "demo/config.yaml")
             figure.add_argument("--run", default="main", help="one of `drafts`")
             figure.add_argument("--seeds", type=int, default=3)
+            figure.add_argument("--codecs", nargs="+", choices=CODECS, default=[*CODECS])
+            figure.add_argument("--epochs", type=int, help="default: the configuration's")
             figure.add_argument("--threads", type=int, default=1)
     return parser.parse_args()
 

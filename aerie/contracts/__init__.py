@@ -16,7 +16,7 @@ VERSIONS = {
     "responses": 2,
     "counts": 1,
     "map": 1,
-    "states": 1,
+    "states": 2,
     "manifest": 1,
     "draft": 1,
     "bench": 2,

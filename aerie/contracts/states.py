@@ -2,9 +2,15 @@
 
 A file holds `token_ids` int32 [T], `loss_mask` uint8 [T], `offsets` int64 [n+1], `aux` bf16
 [T, A*H] and `last` bf16 [T, H], samples back to back and never padded. With the codec fp8 these two
-are e4m3, and `aux_scale` float32 [T, A] and `last_scale` float32 [T, 1] are beside them. Its header
-carries the key of its content and an xxh3-128 of each tensor, so that a file vouches for itself
-before the part's `index.json`, written last, exists.
+are e4m3, and `aux_scale` float32 [T, A] and `last_scale` float32 [T, 1] are beside them. With the
+codec teacher `top_ids` int32 [T, k], `top_logprobs` float16 [T, k] and `tail` float32 [T, 1] are in
+the place of `last`, and `aux` is in bf16 or fp8.
+
+A file vouches for itself before the part's `index.json`, written last, exists: its header carries
+the key of its content and an xxh3-128 of each tensor, and `sample_xxh3` uint8 [n, 16] is that of
+each sample (of those of its `token_ids`, `loss_mask`, `aux`, `last`, `top_ids`, `top_logprobs`,
+`tail`, `aux_scale` and `last_scale` that there are, one after the other), which is checked whenever
+the sample is read.
 Layout: https://github.com/huggingface/safetensors#format.
 """
 
@@ -13,27 +19,42 @@ import math
 import os
 import struct
 import weakref
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import xxhash
 
 from aerie.contracts import VERSIONS, codecs
-from aerie.contracts.codecs import Codec
+from aerie.contracts.codecs import Codec, Teacher
 from aerie.errors import ContractError
-from aerie.files import digest_json, fsync_directory
+from aerie.files import digest_json
 
 if TYPE_CHECKING:
     import torch
 
-_DTYPE_BYTES = {"I32": 4, "U8": 1, "I64": 8, "BF16": 2, "F32": 4, "F8_E4M3": 1}
-_ALIGNMENT = 64
-_NO_DIGEST = "0" * 32
+DTYPE_BYTES = {"I32": 4, "U8": 1, "I64": 8, "BF16": 2, "F16": 2, "F32": 4, "F8_E4M3": 1}
+DIGEST_BYTES = 16
+# Of each tensor: what it may consist of, and how many dimensions it has.
+_KINDS = {
+    "token_ids": (("I32",), 1),
+    "loss_mask": (("U8",), 1),
+    "aux": (("BF16", "F8_E4M3"), 2),
+    "last": (("BF16", "F8_E4M3"), 2),
+    "top_ids": (("I32",), 2),
+    "top_logprobs": (("F16",), 2),
+    "tail": (("F32",), 2),
+    "aux_scale": (("F32",), 2),
+    "last_scale": (("F32",), 2),
+    "offsets": (("I64",), 1),
+    "sample_xxh3": (("U8",), 2),
+}
+# What is read and hashed in one go stays in a core's cache between the two.
+_CHUNK_BYTES = 1 << 20
+_REMEDY = "run `make verify ARGS=--repair`, then the build: only this file is redone"
 
 
 @dataclass(frozen=True)
@@ -41,29 +62,42 @@ class Sample:
     """One sample of a states file: int32 [t], uint8 [t], bf16 [t, A*H] and bf16 [t, H].
 
     As stored with fp8, states are e4m3 and scales float32 [t, A] and [t, 1]; else there are none.
+    With the codec teacher `last` is None, and `top_ids` int32 [t, k], `top_logprobs` float16 [t, k]
+    and `tail` float32 [t, 1] stand for it (`aerie.contracts.teacher`).
     """
 
     token_ids: "torch.Tensor"
     loss_mask: "torch.Tensor"
     aux: "torch.Tensor"
-    last: "torch.Tensor"
+    last: "torch.Tensor | None"
     aux_scale: "torch.Tensor | None" = None
     last_scale: "torch.Tensor | None" = None
+    top_ids: "torch.Tensor | None" = None
+    top_logprobs: "torch.Tensor | None" = None
+    tail: "torch.Tensor | None" = None
 
-    def encoded(self) -> "Sample":
-        """The same with states in fp8; the layers are as wide as `last`."""
-        width = self.last.shape[1]
-        aux, aux_scale = codecs.encode(self.aux, width)
-        last, last_scale = codecs.encode(self.last, width)
-        return replace(self, aux=aux, last=last, aux_scale=aux_scale, last_scale=last_scale)
+    def final(self) -> "torch.Tensor":
+        """`last`, for those who cannot do without it.
+
+        Raises:
+            ContractError: the codec is `teacher`.
+        """
+        if self.last is None:
+            raise ContractError(
+                "the sample has no final state, its codec is `teacher`",
+                expected="states.codec bf16 or fp8",
+                remedy="set `states.codec: bf16` or `fp8` and run the build again",
+            )
+        return self.last
 
     def decoded(self) -> "Sample":
         """The same with states in bf16."""
-        if self.aux_scale is None or self.last_scale is None:
+        if self.aux_scale is None:
             return self
-        aux = codecs.decode(self.aux, self.aux_scale)
-        last = codecs.decode(self.last, self.last_scale)
-        return Sample(self.token_ids, self.loss_mask, aux, last)
+        aux, last = codecs.decode(self.aux, self.aux_scale), self.last
+        if last is not None and self.last_scale is not None:
+            last = codecs.decode(last, self.last_scale)
+        return replace(self, aux=aux, last=last, aux_scale=None, last_scale=None)
 
 
 def shifted(tokens: "torch.Tensor", by: int) -> "torch.Tensor":
@@ -77,13 +111,37 @@ def shifted(tokens: "torch.Tensor", by: int) -> "torch.Tensor":
     return torch.cat((tokens[by:], torch.zeros_like(tokens[:by])))
 
 
-def token_bytes(aux_width: int, last_width: int, codec: Codec = "bf16") -> int:
-    """Bytes of one token in a states file."""
-    rest = _DTYPE_BYTES["I32"] + _DTYPE_BYTES["U8"]
-    if codec == "bf16":
-        return _DTYPE_BYTES["BF16"] * (aux_width + last_width) + rest
-    scales = _DTYPE_BYTES["F32"] * (aux_width // last_width + 1)
-    return _DTYPE_BYTES["F8_E4M3"] * (aux_width + last_width) + scales + rest
+def token_bytes(
+    aux_width: int, last_width: int, codec: Codec = "bf16", teacher: Teacher | None = None
+) -> int:
+    """Bytes of one token in a states file; `teacher` says more of the codec of that name."""
+    shapes = tensor_shapes([1], aux_width, last_width, codec, teacher or Teacher())
+    rows = shapes.keys() - {"offsets", "sample_xxh3"}
+    return sum(DTYPE_BYTES[shapes[name][0]] * math.prod(shapes[name][1]) for name in rows)
+
+
+def tensor_shapes(
+    lengths: list[int], aux_width: int, last_width: int, codec: Codec, teacher: Teacher
+) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Dtype and shape of each tensor of a file, in the order in which they lie there."""
+    total, dtypes = sum(lengths), {"bf16": "BF16", "fp8": "F8_E4M3"}
+    aux = teacher.aux if codec == "teacher" else codec
+    shapes: dict[str, tuple[str, tuple[int, ...]]] = {"aux": (dtypes[aux], (total, aux_width))}
+    if codec == "teacher":
+        shapes["top_ids"] = ("I32", (total, teacher.k))
+        shapes["top_logprobs"] = ("F16", (total, teacher.k))
+        shapes["tail"] = ("F32", (total, 1))
+    else:
+        shapes["last"] = (dtypes[codec], (total, last_width))
+    shapes["loss_mask"] = ("U8", (total,))
+    shapes["offsets"] = ("I64", (len(lengths) + 1,))
+    shapes["token_ids"] = ("I32", (total,))
+    if aux == "fp8":
+        shapes["aux_scale"] = ("F32", (total, aux_width // last_width))
+    if codec == "fp8":
+        shapes["last_scale"] = ("F32", (total, 1))
+    shapes["sample_xxh3"] = ("U8", (len(lengths), DIGEST_BYTES))
+    return shapes
 
 
 def file_key(samples: list[tuple[list[int], list[int]]], provenance: dict[str, Any]) -> str:
@@ -95,152 +153,11 @@ def file_key(samples: list[tuple[list[int], list[int]]], provenance: dict[str, A
     return digest_json({"samples": samples, "contract": VERSIONS["states"], **provenance})
 
 
-class StatesWriter:
-    """Writes one states file; it appears under its name only when every sample is in it.
+class Stretch(NamedTuple):
+    """Memory for some rows of a sample: `rows` [m, ...] are those from row `first` on."""
 
-    Use as a context manager and call `add` once for each of `lengths`, in order. Samples are given
-    in bf16, whatever the codec.
-    """
-
-    def __init__(
-        self, path: Path, lengths: list[int], aux_width: int, last_width: int, key: str,
-        codec: Codec = "bf16",
-    ) -> None:  # fmt: skip
-        total = sum(lengths)
-        self.path, self._lengths, self._key, self._codec = path, lengths, key, codec
-        states = "BF16" if codec == "bf16" else "F8_E4M3"
-        self._shapes: dict[str, tuple[str, tuple[int, ...]]] = {
-            "aux": (states, (total, aux_width)),
-            "last": (states, (total, last_width)),
-            "loss_mask": ("U8", (total,)),
-            "offsets": ("I64", (len(lengths) + 1,)),
-            "token_ids": ("I32", (total,)),
-        }
-        if codec != "bf16":
-            self._shapes["aux_scale"] = ("F32", (total, aux_width // last_width))
-            self._shapes["last_scale"] = ("F32", (total, 1))
-        self._hashes = {name: xxhash.xxh3_128() for name in self._shapes}
-        self._positions, self._data_bytes = _positions(self._shapes)
-        self._data_start = len(self._header({}))
-        self._next = 0
-        self._scratch = path.with_name(f".{path.name}.tmp")
-
-    def __enter__(self) -> "StatesWriter":
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._descriptor = os.open(self._scratch, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
-        try:
-            os.posix_fallocate(self._descriptor, 0, self._data_start + self._data_bytes)
-        except OSError as error:
-            os.close(self._descriptor)
-            self._scratch.unlink()
-            raise ContractError(
-                f"{self.path}: no room for the file",
-                saw=error,
-                expected=f"{self._data_start + self._data_bytes:,} bytes",
-                remedy="free the disk that holds it and run the build again: it continues",
-            ) from error
-        self._write("offsets", np.cumsum([0, *self._lengths], dtype="<i8").data)
-        return self
-
-    def add(self, sample: Sample) -> None:
-        """Append the next sample.
-
-        Raises:
-            ContractError: it was not announced, or its number of rows, a width or a dtype is not
-                what was announced.
-        """
-        import torch
-
-        dtypes = {
-            "token_ids": torch.int32,
-            "loss_mask": torch.uint8,
-            "aux": torch.bfloat16,
-            "last": torch.bfloat16,
-        }
-        if self._next == len(self._lengths):
-            raise ContractError(f"{self.path}: more samples than announced", expected=self._next)
-        length = self._lengths[self._next]
-        for name, dtype in dtypes.items():
-            tensor = getattr(sample, name)
-            saw = (tensor.dtype, *tensor.shape)
-            expected = (dtype, length, *self._shapes[name][1][1:])
-            if saw != expected:
-                raise ContractError(
-                    f"{self.path}: {name} of sample {self._next} has the wrong shape or dtype",
-                    saw=saw,
-                    expected=expected,
-                    remedy="the engine lost rows or captured other layers: see docs/states.md",
-                )
-        stored = sample if self._codec == "bf16" else sample.encoded()
-        for name in self._shapes.keys() - {"offsets"}:
-            # numpy knows neither bf16 nor fp8.
-            raw = getattr(stored, name).detach().contiguous().view(torch.uint8)
-            self._write(name, raw.numpy().data)
-        self._next += 1
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            if kind is None:
-                self._finish()
-        finally:
-            os.close(self._descriptor)
-            self._scratch.unlink(missing_ok=True)
-
-    def _finish(self) -> None:
-        if self._next != len(self._lengths):
-            raise ContractError(
-                f"{self.path}: samples are missing", saw=self._next, expected=len(self._lengths)
-            )
-        digests = {name: state.hexdigest() for name, state in self._hashes.items()}
-        os.pwrite(self._descriptor, self._header(digests), 0)
-        os.fsync(self._descriptor)
-        self._scratch.replace(self.path)
-        fsync_directory(self.path.parent)
-
-    def _write(self, name: str, data: memoryview) -> None:
-        if not data.nbytes:
-            return
-        left = data.cast("B")
-        self._hashes[name].update(left)
-        # Linux writes 2 GiB at most in one call, and a long sample of a large target is more.
-        while left:
-            written = os.pwrite(self._descriptor, left, self._data_start + self._positions[name])
-            self._positions[name] += written
-            left = left[written:]
-
-    def _header(self, digests: dict[str, str]) -> bytes:
-        entries: dict[str, Any] = {
-            "__metadata__": {
-                "contract": str(VERSIONS["states"]),
-                "key": self._key,
-                **{f"xxh3.{name}": digests.get(name, _NO_DIGEST) for name in self._shapes},
-            }
-        }
-        start = 0
-        for name, (dtype, shape) in self._shapes.items():
-            size = _size(dtype, shape)
-            entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": [start, start + size]}
-            start += size
-        text = json.dumps(entries, separators=(",", ":")).encode()
-        text += b" " * (-(len(text) + 8) % _ALIGNMENT)
-        return struct.pack("<Q", len(text)) + text
-
-
-def _size(dtype: str, shape: tuple[int, ...]) -> int:
-    return _DTYPE_BYTES[dtype] * int(np.prod(shape, dtype=np.int64))
-
-
-def _positions(shapes: dict[str, tuple[str, tuple[int, ...]]]) -> tuple[dict[str, int], int]:
-    positions, start = {}, 0
-    for name, (dtype, shape) in shapes.items():
-        positions[name] = start
-        start += _size(dtype, shape)
-    return positions, start
+    rows: "torch.Tensor"
+    first: int = 0
 
 
 class StatesFile:
@@ -260,36 +177,59 @@ class StatesFile:
         try:
             self._file: Any = safe_open(path, framework="pt")
             self.metadata: dict[str, str] = self._file.metadata() or {}
-            scales = {"aux_scale", "last_scale"} & set(self._file.keys())
-            self._names = ("token_ids", "loss_mask", "aux", "last", *sorted(scales))
+            self._check_version()
+            self._names = self._tensor_names()
+            self._check_kinds()
             self.offsets: list[int] = self._offsets()
+            self._digests: list[bytes] = [
+                bytes(each) for each in self._file.get_tensor("sample_xxh3").numpy()
+            ]
             self._descriptor = os.open(path, os.O_RDONLY)
             weakref.finalize(self, os.close, self._descriptor)
-            self._places = self._read_places()
+            self.places = self._read_places()
         except (OSError, SafetensorError, ValueError) as error:
             raise ContractError(
-                f"{path} is not a whole states file",
-                saw=error,
-                remedy="run `make verify ARGS=--repair`, then the build: only this file is redone",
+                f"{path} is not a whole states file", saw=error, remedy=_REMEDY
             ) from error
+
+    def _check_version(self) -> None:
         if self.metadata.get("contract") != str(VERSIONS["states"]):
             raise ContractError(
-                f"{path} is of another contract version",
+                f"{self.path} is of another contract version",
                 saw=self.metadata.get("contract"),
                 expected=VERSIONS["states"],
+                remedy="run the build: states of another version are captured again",
             )
+
+    def _tensor_names(self) -> list[str]:
+        """Those with a row for each token; a file without `last` has what stands for it."""
+        there = set(self._file.keys())
+        final = ["last"] if "last" in there else ["top_ids", "top_logprobs", "tail"]
+        scales = sorted({"aux_scale", "last_scale"} & there)
+        return ["token_ids", "loss_mask", "aux", *final, *scales]
+
+    @property
+    def names(self) -> list[str]:
+        """Names of its tensors."""
+        return [*self._names, "offsets", "sample_xxh3"]
+
+    def _check_kinds(self) -> None:
+        for name in self.names:
+            found, (dtypes, dimensions) = self._file.get_slice(name), _KINDS[name]
+            dtype, shape = found.get_dtype(), found.get_shape()
+            if dtype not in dtypes or len(shape) != dimensions:
+                raise ValueError(f"{name} is {dtype} {shape}")
 
     def _offsets(self) -> list[int]:
         """Where samples begin, checked against the header: a wrong one would mix samples up."""
         shapes = {name: self.shape(name) for name in self._names}
-        offsets = self._file.get_tensor("offsets")
-        if offsets.dim() != 1 or offsets.is_floating_point() or not len(offsets):
-            raise ValueError(f"offsets are {offsets.dtype} {tuple(offsets.shape)}")
-        places: list[int] = offsets.tolist()
-        if places[0] != 0 or any(a > b for a, b in pairwise(places)):
+        places: list[int] = self._file.get_tensor("offsets").tolist()
+        if not places or places[0] != 0 or any(a > b for a, b in pairwise(places)):
             raise ValueError("offsets that do not ascend from 0")
         if wrong := {name: shape for name, shape in shapes.items() if shape[:1] != (places[-1],)}:
             raise ValueError(f"{places[-1]} tokens by the offsets, and shapes {wrong}")
+        if (shape := self.shape("sample_xxh3")) != (len(places) - 1, DIGEST_BYTES):
+            raise ValueError(f"{len(places) - 1} samples by the offsets, and digests {shape}")
         return places
 
     def __len__(self) -> int:
@@ -302,32 +242,74 @@ class StatesFile:
         return self.stored(index).decoded()
 
     def stored(self, index: int) -> Sample:
-        """A sample as it lies in the file: a GPU decodes faster than what reads it."""
+        """A sample as it lies in the file: a GPU decodes faster than what reads it.
+
+        Raises:
+            ContractError: it is not what was written.
+        """
         index = range(len(self))[index]
+        length = self.offsets[index + 1] - self.offsets[index]
+        parts: dict[str, Any] = {
+            name: like.new_empty(length, *like.shape[1:]) for name, like in self.like.items()
+        }
+        self.read(index, {name: Stretch(rows) for name, rows in parts.items()})
+        return Sample(**{"last": None, **parts})
+
+    @cached_property
+    def like(self) -> "dict[str, torch.Tensor]":
+        """No row of each tensor that a sample has, of the file's dtype and width."""
+        return {name: self._file.get_slice(name)[:0] for name in self._names}
+
+    def read(self, index: int, into: Mapping[str, Stretch]) -> None:
+        """Read rows of tensors of a sample into contiguous memory, which is not touched twice.
+
+        What is not asked for is read for the digest alone. Tensors are as they lie in the file.
+
+        Raises:
+            ContractError: the sample is not what was written.
+        """
+        state = xxhash.xxh3_128()
+        # The disk begins with all of it now, not with a little more at each call.
+        for name in self._names:
+            position, size = self._place(index, name)
+            if size:
+                os.posix_fadvise(self._descriptor, position, size, os.POSIX_FADV_WILLNEED)
+        for name in self._names:
+            width = self._row_bytes(name)
+            position, size = self._place(index, name)
+            for chunk in _chunks(into.get(name), width, size):
+                self._fill(name, chunk, position)
+                state.update(chunk)
+                position += len(chunk)
+        if state.digest() != self._digests[index]:
+            raise ContractError(
+                f"{self.path}: sample {index} changed since it was written",
+                saw=f"bytes of digest {state.hexdigest()}",
+                expected=self._digests[index].hex(),
+                remedy=_REMEDY,
+            )
+
+    def _place(self, index: int, name: str) -> tuple[int, int]:
+        """Where a sample's rows of a tensor begin in the file, and their size, in bytes."""
         start, end = self.offsets[index], self.offsets[index + 1]
-        return Sample(*(self._rows(name, start, end) for name in self._names))
+        width = self._row_bytes(name)
+        return self.places[name][0] + start * width, (end - start) * width
 
-    def _rows(self, name: str, start: int, end: int) -> "torch.Tensor":
-        import torch
+    def _row_bytes(self, name: str) -> int:
+        like = self.like[name]
+        return math.prod(like.shape[1:]) * like.dtype.itemsize
 
-        shape = self.shape(name)[1:]
-        dtype: torch.dtype = self._file.get_slice(name)[:0].dtype
-        rows = torch.empty((end - start, *shape), dtype=dtype)
-        left = memoryview(rows.flatten().view(torch.uint8).numpy().data)
-        position = self._places[name][0] + start * math.prod(shape) * dtype.itemsize
-        # Linux reads 2 GiB at most in one call.
-        while left:
-            read = os.preadv(self._descriptor, [left], position)
+    def _fill(self, name: str, chunk: memoryview, position: int) -> None:
+        while chunk:
+            read = os.preadv(self._descriptor, [chunk], position)
             if not read:
                 raise ContractError(
                     f"{self.path} ends inside {name}",
                     saw=f"{self.path.stat().st_size:,} bytes",
-                    remedy="run `make verify ARGS=--repair`, then the build: only this file is "
-                    "redone",
+                    remedy=_REMEDY,
                 )
             position += read
-            left = left[read:]
-        return rows
+            chunk = chunk[read:]
 
     def _read_places(self) -> dict[str, tuple[int, int]]:
         """Where each tensor begins and ends in the file, in bytes."""
@@ -349,7 +331,7 @@ class StatesFile:
     def damaged_tensors(self, names: Collection[str] | None = None) -> list[str]:
         """Which tensors, all or those of `names`, do not match the digests in the header."""
         damaged = []
-        for name, (position, end) in self._places.items():
+        for name, (position, end) in self.places.items():
             if names is not None and name not in names:
                 continue
             state = xxhash.xxh3_128()
@@ -359,3 +341,21 @@ class StatesFile:
             if state.hexdigest() != self.metadata.get(f"xxh3.{name}"):
                 damaged.append(name)
         return damaged
+
+
+def _chunks(stretch: Stretch | None, width: int, size: int) -> Iterator[memoryview]:
+    """Memory for `size` bytes, rows of `width`, in order: the stretch, and scratch around it."""
+    import torch
+
+    wanted, before = memoryview(b""), 0
+    if stretch is not None:
+        wanted = memoryview(stretch.rows.detach().flatten().view(torch.uint8).numpy().data)
+        before = stretch.first * width
+    after = size - before - len(wanted)
+    scratch = memoryview(bytearray(min(max(before, after), _CHUNK_BYTES)))
+    for left in range(before, 0, -_CHUNK_BYTES):
+        yield scratch[: min(left, _CHUNK_BYTES)]
+    for start in range(0, len(wanted), _CHUNK_BYTES):
+        yield wanted[start : start + _CHUNK_BYTES]
+    for left in range(after, 0, -_CHUNK_BYTES):
+        yield scratch[: min(left, _CHUNK_BYTES)]

@@ -2,8 +2,9 @@
 
 import shutil
 from pathlib import Path
+from typing import get_args
 
-from aerie.contracts.codecs import Codec
+from aerie.contracts.codecs import Codec, Teacher
 from aerie.contracts.states import token_bytes
 from aerie.errors import GateError
 
@@ -17,27 +18,31 @@ def check_disk(
     hidden_size: int,
     *,
     codec: Codec = "bf16",
+    teacher: Teacher | None = None,
     free: int | None = None,
 ) -> None:
     """Check that the states of `tokens` tokens fit where `folder` lies.
 
-    `layers` counts the captured layers beside the final state. `free` (default: asked of the
-    file system) is in bytes.
+    `layers` counts the captured layers beside the final state; `teacher` says more of the codec of
+    that name. `free` (default: asked of the file system) is in bytes.
 
     Raises:
         GateError: they do not fit; it lists the options and what each saves.
     """
-    each = token_bytes(layers * hidden_size, hidden_size, codec)
+    widths = (layers * hidden_size, hidden_size)
+    each = token_bytes(*widths, codec, teacher)
     needed = tokens * each
     free = free_bytes(folder) if free is None else free
     if needed <= free:
         return
     fitting = free // each
-    fp8 = tokens * token_bytes(layers * hidden_size, hidden_size, "fp8")
-    smaller = "" if codec == "fp8" else (
-        f"    - `states.codec: fp8`: needs {fp8 / _GB:,.1f} GB, saves "
-        f"{(needed - fp8) / _GB:,.1f} GB{'' if fp8 <= free else ', not enough alone'}\n"
-    )  # fmt: skip
+    others = {name: tokens * token_bytes(*widths, name, teacher) for name in get_args(Codec)}
+    smaller = "".join(
+        f"    - `states.codec: {name}`: needs {other / _GB:,.1f} GB, saves "
+        f"{(needed - other) / _GB:,.1f} GB{'' if other <= free else ', not enough alone'}\n"
+        for name, other in others.items()
+        if other < needed
+    )
     raise GateError(
         "disk",
         f"the states do not fit into {folder}",

@@ -9,12 +9,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from aerie.config import Config
+from aerie.contracts.codecs import Codec
 from aerie.plan.estimate import Plan, estimate
 from aerie.plan.facts import Facts
 
 _SHORTEST_ANSWER = 256
 # One part is trained on while the next one is captured.
 _ROLLING_PARTS = 2
+# What is lost by each codec.
+_CODECS: dict[Codec, str] = {
+    "bf16": "nothing",
+    "fp8": "rounds states",
+    "teacher": "keeps the likeliest tokens in the place of the final state: no export",
+}
 
 
 @dataclass(frozen=True)
@@ -155,7 +162,7 @@ def _codecs(config: Config, facts: Facts, plan: Plan) -> Iterator[Option]:
         if saved > 0:
             yield Option(
                 f"states.codec: {codec}",
-                "rounds states",
+                _CODECS[codec],
                 round(saved),
                 0.0,
                 storage.fits(codec),

@@ -32,7 +32,8 @@ def bytes_per_token(shape: Shape, config: Config, codec: Codec) -> int:
         ConfigError: `states.layers` names layers that the target does not have.
     """
     aux = len(choose_layers(shape.layers, config.states.layers).hf_hidden_states)
-    return token_bytes(aux * shape.hidden_size, shape.hidden_size, codec)
+    widths = (aux * shape.hidden_size, shape.hidden_size)
+    return token_bytes(*widths, codec, config.states.teacher.stored())
 
 
 def states_files(tokens_per_part: float, parts: int, bytes_each: int, file_bytes: int) -> int:

@@ -109,6 +109,11 @@ def _show_sample(console: Console, file: Path, sample: str) -> None:
     for layer, *norms in facts.norms:
         table.add_row(layer, *(f"{norm:,.2f}" for norm in norms))
     console.print(table)
+    if facts.shares:
+        table = Table("next token", "mean share", "least", "largest")
+        for each, *shares in facts.shares:
+            table.add_row(each, *(f"{share:.4f}" for share in shares))
+        console.print(table)
     share = f"{facts.supervised / facts.tokens:.1%}" if facts.tokens else "—"
     console.print(f"{facts.tokens:,} ids, {facts.supervised:,} supervised ({share})")
 

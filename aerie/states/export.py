@@ -72,7 +72,7 @@ class SpecForge:
             "loss_mask": sample.loss_mask.long(),
             # A slice would be saved with all of the file that it is a view of.
             "aux_hidden_state": sample.aux.clone().unsqueeze(0),
-            "hidden_state": sample.last.clone().unsqueeze(0),
+            "hidden_state": sample.final().clone().unsqueeze(0),
         }
         with replacing(path) as scratch, scratch.open("wb") as stream:
             # Given a path, torch.save puts the scratch file's random name inside the archive.
@@ -97,7 +97,8 @@ def export(
 
     Raises:
         ContractError: states are damaged, were captured in different ways, or not of `target`.
-        DataError: `out` holds something else, or another export is writing there.
+        DataError: the states have no final state, `out` holds something else, or another export is
+            writing there.
     """
     content, sources = _survey(indexes, format)
     model = read_target(target) if target else None
@@ -129,6 +130,13 @@ def _survey(indexes: Sequence[Path], format: str) -> tuple[dict[str, Any], list[
                 expected=how[0],
                 remedy="export what manifest.json names: it is of one target and its layers",
             )
+    if how[0]["codec"] == "teacher":
+        raise DataError(
+            f"{indexes[0]} holds no final states, which every export has",
+            saw="codec: teacher, the target's likeliest tokens in their place",
+            expected="states.codec bf16 or fp8",
+            remedy="set `states.codec: bf16` or `fp8` and run the build again: it captures anew",
+        )
     sources, identity, first = [], [], 0
     for index, content in zip(indexes, contents, strict=True):
         part = f"{index.parent.parent.name}/{index.parent.name}"

@@ -7,7 +7,7 @@ again by the key in their header, so a part that was killed continues where it s
 import logging
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,12 +16,15 @@ from aerie.config import StatesSettings
 from aerie.contracts.layers import Layers, choose_layers
 from aerie.contracts.responses import AnswerSource, Response, read_responses
 from aerie.contracts.sidecar import read_whole
-from aerie.contracts.states import Sample, StatesFile, StatesWriter, file_key, token_bytes
+from aerie.contracts.states import Sample, StatesFile, file_key, token_bytes
 from aerie.contracts.states_index import write_index
-from aerie.errors import ContractError
+from aerie.contracts.states_writer import StatesWriter
+from aerie.contracts.teacher import encode
+from aerie.errors import ConfigError, ContractError, EngineError
 from aerie.gates.disk import check_disk
 from aerie.gates.states import check_batch, check_probe
 from aerie.progress import Progress
+from aerie.states.likeliest import placed
 from aerie.target import Target, read_target
 from aerie.target_weights import read_head
 
@@ -73,7 +76,7 @@ def capture_part(
 
     Raises:
         ContractError: an input is missing or damaged.
-        ConfigError: the wanted layers do not exist.
+        ConfigError: the wanted layers do not exist, or the target has too few tokens for `teacher`.
         GateError: the disk is too small, or what the engine captured is not right.
     """
     model = read_target(target)
@@ -84,10 +87,17 @@ def capture_part(
         "target": model.revision,
         "layers": layers.as_dict(),
         "dtype": model.dtype,
-        "codec": settings.codec,
+        **settings.stored(),
     }
+    teacher = settings.teacher.stored()
+    if settings.codec == "teacher" and teacher.k > model.vocab_size:
+        raise ConfigError(
+            "states.teacher.k is more than the target's vocabulary has",
+            saw=teacher.k,
+            expected=f"at most {model.vocab_size}",
+        )
     widths = (len(layers.hf_hidden_states) * model.hidden_size, model.hidden_size)
-    per_file = settings.file_bytes // token_bytes(*widths, settings.codec)
+    per_file = settings.file_bytes // token_bytes(*widths, settings.codec, teacher)
     pieces = _cut(read_responses(table), per_file, out.parent, provenance)
     # The old index would vouch for files that are about to change.
     out.unlink(missing_ok=True)
@@ -101,6 +111,7 @@ def capture_part(
             len(layers.hf_hidden_states),
             model.hidden_size,
             codec=settings.codec,
+            teacher=teacher,
         )
         kept = sum(sum(piece.lengths) for piece in pieces) - tokens
         job = _Job(model, layers, settings, greedy, threads, engine)
@@ -206,13 +217,16 @@ class _Job:
             self._run(pieces, kept_tokens, title)
 
     def _run(self, pieces: list[_Piece], kept_tokens: int, title: str) -> None:
-        head = read_head(self.target) if self.greedy else None
+        teaches = self.settings.codec == "teacher"
+        head = read_head(self.target) if self.greedy or teaches else None
+        teacher = placed(head) if head is not None and teaches else None
+        head = head if self.greedy else None
         total = kept_tokens + sum(sum(piece.lengths) for piece in pieces)
         with Progress(title, total, "tokens") as progress:
             progress.skip(kept_tokens)
             with self._captured(pieces, progress) as captured:
                 for piece in pieces:
-                    self._write(piece, captured, head)
+                    self._write(piece, captured, head, teacher)
 
     @contextmanager
     def _captured(self, pieces: list[_Piece], progress: Progress) -> "Iterator[Iterator[Captured]]":
@@ -232,8 +246,13 @@ class _Job:
             yield (states for piece in pieces for states in self._batched(engine, piece, progress))
 
     def _write(
-        self, piece: _Piece, captured: "Iterator[Captured]", head: "torch.Tensor | None"
+        self,
+        piece: _Piece,
+        captured: "Iterator[Captured]",
+        head: "torch.Tensor | None",
+        teacher: "torch.Tensor | None",
     ) -> None:
+        """`head` [V, H] is that of the probe; `teacher`, the same, makes what stands for `last`."""
         import torch
 
         hidden = self.target.hidden_size
@@ -241,12 +260,14 @@ class _Job:
         rows: list[torch.Tensor] = []
         answers: list[int] = []
         probes = _probes(piece.responses)
+        settings = self.settings
         with StatesWriter(
-            piece.path, piece.lengths, *widths, piece.key, self.settings.codec
+            piece.path, piece.lengths, *widths, piece.key, settings.codec, settings.teacher.stored()
         ) as writer:
             own = islice(captured, len(piece.responses))
             for number, (response, states) in enumerate(zip(piece.responses, own, strict=True)):
-                writer.add(_sample(response, states))
+                sample = _sample(response, states)
+                writer.add(sample if teacher is None else self._taught(sample, teacher))
                 if probed := probes.get(number):
                     rows.append(states.last[[len(response.prompt_ids) + at - 1 for at in probed]])
                     answers.extend(response.output_ids[at] for at in probed)
@@ -257,6 +278,25 @@ class _Job:
                         head, torch.cat(rows), torch.tensor(answers), str(piece.path)
                     )
                 log.info("%s: %.1f%% of greedy answers reproduced", piece.path.name, 100 * share)
+
+    def _taught(self, sample: Sample, head: "torch.Tensor") -> Sample:
+        """The sample with the target's likeliest tokens in the place of `last`.
+
+        Raises:
+            EngineError: a server took the GPU's memory that was free before.
+        """
+        import torch
+
+        try:
+            with _tensor_threads(self.threads):
+                ids, logprobs, tail = encode(sample.final(), head, self.settings.teacher.k)
+        except torch.OutOfMemoryError as error:
+            raise EngineError(
+                "the GPU has no room to compute the likeliest tokens",
+                saw=str(error).splitlines()[0],
+                remedy="lower `sglang.memory_share`, or set `states.codec: fp8`",
+            ) from error
+        return replace(sample, last=None, top_ids=ids, top_logprobs=logprobs, tail=tail)
 
     def _streamed(
         self, stream: "CaptureStream", pieces: list[_Piece], progress: Progress

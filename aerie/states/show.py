@@ -12,8 +12,6 @@ from aerie.errors import ContractError, DataError
 if TYPE_CHECKING:
     import torch
 
-TENSORS = ("token_ids", "loss_mask", "offsets", "aux", "last")
-
 
 @dataclass(frozen=True)
 class FileFacts:
@@ -35,13 +33,18 @@ class FileFacts:
 
 @dataclass(frozen=True)
 class SampleFacts:
-    """One sample. `norms` are, for each layer, the mean, least and largest L2 norm of a token."""
+    """One sample. `norms` are, for each layer, the mean, least and largest L2 norm of a token.
+
+    `shares` are, with the codec teacher, the same of the likeliest token's share, and of the
+    share of all that was not kept; else there are none.
+    """
 
     number: int
     id: str | None
     tokens: int
     supervised: int
     norms: list[tuple[str, float, float, float]]
+    shares: list[tuple[str, float, float, float]]
 
 
 def file_facts(path: Path) -> FileFacts:
@@ -62,7 +65,8 @@ def file_facts(path: Path) -> FileFacts:
         lengths=(min(lengths, default=0), median(lengths or [0]), max(lengths, default=0)),
         layers=_layers(states),
         tensors=[
-            (name, states.shape(name), states.metadata.get(f"xxh3.{name}", "")) for name in TENSORS
+            (name, states.shape(name), states.metadata.get(f"xxh3.{name}", ""))
+            for name in states.names
         ],
     )
 
@@ -84,22 +88,32 @@ def sample_facts(path: Path, sample: str) -> SampleFacts:
             + (f", or an id such as {ids[0]}" if ids else ""),
         )
     found = states[number]
-    blocks = [*found.aux.split(max(found.last.shape[1], 1), dim=1), found.last]
-    names = [*_layers(states), "last"]
+    layers = _layers(states)
+    blocks = {
+        name: block.float().norm(dim=1)
+        for name, block in zip(layers, found.aux.chunk(len(layers), dim=1), strict=True)
+    }
+    if found.last is not None:
+        blocks["last"] = found.last.float().norm(dim=1)
+    shares = {}
+    if found.top_logprobs is not None and found.tail is not None:
+        shares["likeliest token"] = found.top_logprobs[:, 0].float().exp()
+        shares[f"beyond {found.top_logprobs.shape[1]} tokens"] = found.tail[:, 0]
     return SampleFacts(
         number=number,
         id=ids[number] if ids else None,
         tokens=len(found.token_ids),
         supervised=int(found.loss_mask.sum()),
-        norms=[(name, *_norms(block)) for name, block in zip(names, blocks, strict=True)],
+        norms=[(name, *_range(norms)) for name, norms in blocks.items()],
+        shares=[(name, *_range(values)) for name, values in shares.items()],
     )
 
 
-def _norms(block: "torch.Tensor") -> tuple[float, float, float]:
-    if not len(block):
+def _range(values: "torch.Tensor") -> tuple[float, float, float]:
+    """Mean, least and largest."""
+    if not len(values):
         return 0.0, 0.0, 0.0
-    norms = block.float().norm(dim=1)
-    return float(norms.mean()), float(norms.min()), float(norms.max())
+    return float(values.mean()), float(values.min()), float(values.max())
 
 
 def _ids(states: StatesFile) -> list[str]:
@@ -111,8 +125,13 @@ def _ids(states: StatesFile) -> list[str]:
 
 def _layers(states: StatesFile) -> list[str]:
     """Names of the captured layers; numbers alone where no index says which they are."""
-    count = states.shape("aux")[1] // max(states.shape("last")[1], 1)
     found = _index(states.path).get("layers", {}).get("hf_hidden_states", [])
+    if "last" in states.names:
+        count = states.shape("aux")[1] // max(states.shape("last")[1], 1)
+    else:
+        # Without `last` the file alone tells the width of a layer only where each has a scale.
+        scaled = "aux_scale" in states.names
+        count = states.shape("aux_scale")[1] if scaled else max(len(found), 1)
     if len(found) == count:
         return [f"layer {layer}" for layer in found]
     return [f"aux {number}" for number in range(count)]

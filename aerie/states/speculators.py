@@ -56,9 +56,10 @@ class Speculators:
         import torch
         from safetensors.torch import save_file
 
-        length, hidden = sample.last.shape
+        last = sample.final()
+        length, hidden = last.shape
         aux = sample.aux.view(length, self._layers, hidden)
-        states = torch.cat((aux, self._before_norm(sample.last).unsqueeze(1)), dim=1)
+        states = torch.cat((aux, self._before_norm(last).unsqueeze(1)), dim=1)
         tensors = {"hidden_states": states, "token_ids": sample.token_ids.long()}
         with replacing(path) as scratch, saving_tensors(scratch):
             save_file(tensors, scratch)

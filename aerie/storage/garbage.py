@@ -178,7 +178,7 @@ class _Search:
             layers = choose_layers(
                 read_target(self.work / "target" / "target.json").layers, self.config.states.layers
             )
-            wanted = {"layers": layers.as_dict(), "codec": self.config.states.codec}
+            wanted = {"layers": layers.as_dict(), "teacher": None, **self.config.states.stored()}
             if wanted != {name: made.get(name) for name in wanted}:
                 return "states of other layers or another codec"
         return None

@@ -1,6 +1,6 @@
 """The samples of a training run: where they lie, which are held out, and how packs are read."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -10,15 +10,17 @@ import xxhash
 from torch import Tensor
 
 from aerie.contracts.sidecar import described, read_sidecar
-from aerie.contracts.states import Sample, StatesFile
+from aerie.contracts.states import StatesFile, Stretch
 from aerie.errors import ContractError, DataError
-from aerie.train.packing import Pack, make_pack
+from aerie.train.packing import Pack, fill_pack
+
+_CHECKED_FIRST = ("token_ids", "loss_mask", "offsets", "sample_xxh3")
 
 
 @dataclass(frozen=True)
 class Located:
     """One sample inside a states file; `rows` is what it adds to a pack, `answer` how many of them
-    are supervised.
+    are supervised. A `Source` of packs.
     """
 
     id: str
@@ -27,6 +29,24 @@ class Located:
     index: int
     rows: int
     answer: int
+
+    @property
+    def length(self) -> int:
+        """Its tokens."""
+        return self.rows + 2
+
+    @property
+    def like(self) -> Mapping[str, Tensor]:
+        """No row of each of its tensors, as they are stored."""
+        return open_states(self.file).like
+
+    def read(self, into: Mapping[str, Stretch]) -> None:
+        """Read rows of its tensors to where they stay.
+
+        Raises:
+            ContractError: the sample is not what was written.
+        """
+        open_states(self.file).read(self.index, into)
 
 
 def locate(indexes: Iterable[Path]) -> list[Located]:
@@ -43,14 +63,15 @@ def locate(indexes: Iterable[Path]) -> list[Located]:
         for name, entry in described(index, read_sidecar(index, "states")).items():
             file = index.parent / name
             states, ids = open_states(file), entry.get("samples")
-            if not isinstance(ids, list) or len(ids) != len(states):
+            same = states.metadata.get("key") == entry.get("key")
+            if not same or not isinstance(ids, list) or len(ids) != len(states):
                 raise ContractError(
                     f"{index} names other samples than {file} holds",
                     remedy=f"remove {index} and run the build again: whole files are kept",
                 )
-            # A wrong token, mask or offset would teach another text. They are a ten-thousandth of
-            # the file; hidden states are not read twice.
-            if damaged := states.damaged_tensors(("token_ids", "loss_mask", "offsets")):
+            # Samples are checked when they are read. Where they begin and what is supervised is
+            # known now, and is a ten-thousandth of the file.
+            if damaged := states.damaged_tensors(_CHECKED_FIRST):
                 raise ContractError(
                     f"{file}: {', '.join(damaged)} changed since it was written",
                     remedy="run `make verify ARGS=--repair`, then the build: only this is redone",
@@ -96,7 +117,7 @@ def split(samples: Sequence[Located], held_out_share: float) -> tuple[list[Locat
 
 @lru_cache(maxsize=256)
 def open_states(file: Path) -> StatesFile:
-    """The file's memory map, kept open."""
+    """The file, kept open."""
     return StatesFile(file)
 
 
@@ -105,7 +126,7 @@ def read_pack(samples: Sequence[Located], rows_at_least: int = 0, pinned: bool =
 
     States are as they are stored: `Pack.to` decodes them, where they are needed.
     """
-    return make_pack([_read(sample) for sample in samples], rows_at_least, pinned)
+    return fill_pack(samples, rows_at_least, pinned)
 
 
 def packs_in_order(samples: Sequence[Located], budget: int) -> Iterator[Pack]:
@@ -118,7 +139,3 @@ def packs_in_order(samples: Sequence[Located], budget: int) -> Iterator[Pack]:
         pack.append(sample)
     if pack:
         yield read_pack(pack, budget)
-
-
-def _read(sample: Located) -> Sample:
-    return open_states(sample.file).stored(sample.index)

@@ -1,8 +1,8 @@
 """Packs ahead of the trainer: read by threads, copied to the device beside its work.
 
-A thread reads the samples of one step from the memory maps straight into pinned memory; torch
-copies without Python's lock, so page faults stop no other thread. The copy to the GPU has a stream
-of its own. At most `AHEAD` steps are in memory besides the one that is trained on.
+A thread reads the samples of one step straight into pinned memory, which is used again, and checks
+their digests on the way, all without Python's lock. The copy to the GPU has a stream of its own. At
+most `AHEAD` steps are in memory besides the one that is trained on.
 """
 
 import time

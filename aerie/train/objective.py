@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from aerie.contracts.teacher import decode
+from aerie.errors import ContractError
 from aerie.train.ops.interface import operations
 from aerie.train.packing import Pack
 from aerie.train.products import products_of
@@ -69,7 +71,7 @@ def objective(
     on the map.
     """
     counts = counts or [pack.count(step) for step in range(steps)]
-    shares = teacher_shares(frozen.head, pack)
+    shares = teacher_shares(frozen, pack)
     products = products_of(weights, fp8)
     tape = unroll(weights, frozen.embedding, pack, steps, products, recompute)
     factors = torch.tensor(
@@ -82,14 +84,21 @@ def objective(
     return Result(means.sum(), means * scale.to(means.device, non_blocking=True), correct)
 
 
-def teacher_shares(head: Tensor, pack: Pack) -> Tensor:
-    """The target's own distribution over the map, wide [s, K], recomputed from `last`.
-
-    `head` [K, H] are the rows of the target's head that the map keeps.
+def teacher_shares(frozen: Frozen, pack: Pack) -> Tensor:
+    """The target's own distribution over the map, wide [s, K]: recomputed from `last`, or completed
+    from the likeliest tokens that the states hold.
     """
-    scores = pack.teacher.to(head.dtype) @ head.t()
-    wide = torch.float64 if scores.dtype == torch.float64 else torch.float32
-    return scores.softmax(-1, dtype=wide)
+    head = frozen.head
+    wide = torch.float64 if head.dtype == torch.float64 else torch.float32
+    if pack.teacher is not None:
+        scores = pack.teacher.to(head.dtype) @ head.t()
+        return scores.softmax(-1, dtype=wide)
+    if pack.top_ids is None or pack.top_logprobs is None or pack.tail is None:
+        raise ContractError(
+            "the states hold neither `last` nor what stands for it",
+            remedy="run `make verify ARGS=--repair`, then the build again",
+        )
+    return decode(pack.top_ids, pack.top_logprobs, pack.tail, frozen.draft_ids, len(head), wide)
 
 
 def logits_of(weights: Matrices, outputs: Tensor) -> Tensor:

@@ -6,18 +6,18 @@ a sample are its last ones, and step i of training-time test finds its token, la
 row r of the supervised rows at r+i-1, r+i and r+i.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from aerie.contracts.codecs import decode
-from aerie.contracts.states import Sample, shifted
+from aerie.contracts.states import Sample, Stretch, shifted
 
 _SUPERVISED_MULTIPLE = 128
 
@@ -58,7 +58,9 @@ class Pack:
     p+1; remaining int64 [s], supervised rows after this one in its sample. `answers` holds the
     number of supervised rows of each sample, `tokens` that of all rows; both without padding.
 
-    States that are stored in fp8 have scales beside them until the pack is on its device.
+    States that are stored in fp8 have scales beside them until the pack is on its device. With the
+    codec teacher there is no `teacher`, and `top_ids` int32 [s, k], `top_logprobs` float16 [s, k]
+    and `tail` float32 [s, 1] of the same rows stand for it.
 
     Packs are padded to few shapes, since kernels are made anew for each. A supervised row of
     padding stands for row 0 and has -1 rows remaining: it sees nothing, and no one sees it.
@@ -69,13 +71,16 @@ class Pack:
     positions: Tensor
     supervised: Tensor
     labels: Tensor
-    teacher: Tensor
+    teacher: Tensor | None
     remaining: Tensor
     segments: Segments
     answers: tuple[int, ...]
     tokens: int
     aux_scale: Tensor | None = None
     teacher_scale: Tensor | None = None
+    top_ids: Tensor | None = None
+    top_logprobs: Tensor | None = None
+    tail: Tensor | None = None
 
     def active(self, step: int) -> Tensor:
         """Which supervised rows have their label at `step` inside their sample, bool [s]."""
@@ -107,15 +112,12 @@ class Pack:
         return replace(self, **moved(self), segments=segments)._decoded()
 
     def _decoded(self) -> "Pack":
-        if self.aux_scale is None or self.teacher_scale is None:
+        if self.aux_scale is None:
             return self
-        return replace(
-            self,
-            aux=decode(self.aux, self.aux_scale),
-            teacher=decode(self.teacher, self.teacher_scale),
-            aux_scale=None,
-            teacher_scale=None,
-        )
+        aux, teacher = decode(self.aux, self.aux_scale), self.teacher
+        if teacher is not None and self.teacher_scale is not None:
+            teacher = decode(teacher, self.teacher_scale)
+        return replace(self, aux=aux, teacher=teacher, aux_scale=None, teacher_scale=None)
 
 
 def supervised_rows(loss_mask: Tensor) -> Tensor:
@@ -124,19 +126,89 @@ def supervised_rows(loss_mask: Tensor) -> Tensor:
     return torch.nonzero(shifted(mask, 1) & shifted(mask, 2)).squeeze(1)
 
 
+class Source(Protocol):
+    """A sample that a pack is made of, wherever it lies: `length` tokens, `answer` supervised rows.
+
+    `like` holds no row of each of its tensors, of their dtype and width.
+    """
+
+    @property
+    def length(self) -> int: ...
+
+    @property
+    def answer(self) -> int: ...
+
+    @property
+    def like(self) -> Mapping[str, Tensor]: ...
+
+    def read(self, into: Mapping[str, Stretch]) -> None:
+        """Fill the rows of each tensor that is named."""
+
+
+class _InMemory:
+    def __init__(self, sample: Sample) -> None:
+        self.length = len(sample.token_ids)
+        self.answer = len(supervised_rows(sample.loss_mask))
+        self._tensors = {name: each for name, each in vars(sample).items() if each is not None}
+        self.like = {name: each[:0] for name, each in self._tensors.items()}
+
+    def read(self, into: Mapping[str, Stretch]) -> None:
+        for name, (rows, first) in into.items():
+            rows.copy_(self._tensors[name][first : first + len(rows)])
+
+
 def make_pack(samples: Sequence[Sample], rows_at_least: int = 0, pinned: bool = False) -> Pack:
+    """`fill_pack` of samples in memory."""
+    return fill_pack([_InMemory(sample) for sample in samples], rows_at_least, pinned)
+
+
+def fill_pack(samples: Sequence[Source], rows_at_least: int = 0, pinned: bool = False) -> Pack:
     """Lay `samples` back to back and pad: to `rows_at_least`, and to a multiple of 128 supervised.
 
-    A sample needs at least three tokens to hold a row. States are copied once; `pinned` memory is
-    what a GPU can fetch by itself.
+    A sample needs at least three tokens to hold a row. States are read to where they stay;
+    `pinned` memory is what a GPU can fetch by itself.
     """
-    rows = [max(len(sample.token_ids) - 2, 0) for sample in samples]
-    found = [supervised_rows(sample.loss_mask) for sample in samples]
-    answers = tuple(len(each) for each in found)
+    rows = [max(sample.length - 2, 0) for sample in samples]
+    answers = tuple(sample.answer for sample in samples)
     count, supervised = max(sum(rows), rows_at_least), max(sum(answers), 1)
     supervised = -(-supervised // _SUPERVISED_MULTIPLE) * _SUPERVISED_MULTIPLE
+    like = samples[0].like
+    states = {
+        name: _memory(like[name], count if name.startswith("aux") else supervised, pinned)
+        for name in like.keys() - {"token_ids", "loss_mask"}
+    }
+    ids, masks = [], []
+    places = zip(samples, _spans(rows), _spans(answers), strict=True)
+    for sample, (first, end), (first_answer, end_answer) in places:
+        ids.append(like["token_ids"].new_empty(sample.length))
+        masks.append(like["loss_mask"].new_empty(sample.length))
+        into = {"token_ids": Stretch(ids[-1]), "loss_mask": Stretch(masks[-1])}
+        for name, memory in states.items():
+            if name.startswith("aux"):
+                into[name] = Stretch(memory[first:end])
+            else:
+                # Row p learns from the state at p+1, and the last row is two before the end.
+                of_answer = memory[first_answer:end_answer]
+                into[name] = Stretch(of_answer, sample.length - len(of_answer) - 1)
+        sample.read(into)
+    for name, memory in states.items():
+        memory[sum(rows if name.startswith("aux") else answers) :] = 0
+    return _pack(ids, masks, states, rows, answers)
+
+
+def _pack(
+    token_ids: Sequence[Tensor],
+    masks: Sequence[Tensor],
+    states: Mapping[str, Tensor],
+    rows: Sequence[int],
+    answers: tuple[int, ...],
+) -> Pack:
+    """The pack of `states`, which are laid out, and of the ids and masks of its samples."""
+    count = len(states["aux"])
+    supervised = next(len(each) for name, each in states.items() if not name.startswith("aux"))
+    found = [supervised_rows(mask) for mask in masks]
     starts = [start for start, _ in _spans(rows)]
-    ids = [sample.token_ids.long() for sample in samples]
+    ids = [each.long() for each in token_ids]
 
     def joined(parts: Iterable[Tensor], length: int, padding: int = 0) -> Tensor:
         out = torch.full((length,), padding)
@@ -144,26 +216,14 @@ def make_pack(samples: Sequence[Sample], rows_at_least: int = 0, pinned: bool = 
         out[: len(whole)] = whole
         return out
 
-    def of_rows(name: str) -> Tensor:
-        each = [getattr(sample, name)[:n] for sample, n in zip(samples, rows, strict=True)]
-        return _states(each, count, pinned)
-
-    def of_answers(name: str) -> Tensor:
-        found = ((getattr(sample, name), n) for sample, n in zip(samples, answers, strict=True))
-        # Row p learns from the state at p+1, and the last row is two before the end.
-        return _states(
-            [states[len(states) - n - 1 : -1] for states, n in found], supervised, pinned
-        )
-
-    scaled = samples[0].aux_scale is not None
     keys, queries = [*rows, count - sum(rows)], [*answers, supervised - sum(answers)]
     return Pack(
-        aux=of_rows("aux"),
+        aux=states["aux"],
         token_ids=joined((shifted(i, 1)[:n] for i, n in zip(ids, rows, strict=True)), count),
         positions=joined((torch.arange(n) for n in rows), count),
         supervised=joined((f + s for f, s in zip(found, starts, strict=True)), supervised),
         labels=joined((shifted(i, 2)[f] for i, f in zip(ids, found, strict=True)), supervised),
-        teacher=of_answers("last"),
+        teacher=states.get("last"),
         remaining=joined((torch.arange(n - 1, -1, -1) for n in answers), supervised, -1),
         segments=Segments(
             torch.tensor([0, *accumulate(keys)], dtype=torch.int32),
@@ -174,19 +234,16 @@ def make_pack(samples: Sequence[Sample], rows_at_least: int = 0, pinned: bool = 
         ),
         answers=answers,
         tokens=sum(rows),
-        aux_scale=of_rows("aux_scale") if scaled else None,
-        teacher_scale=of_answers("last_scale") if scaled else None,
+        aux_scale=states.get("aux_scale"),
+        teacher_scale=states.get("last_scale"),
+        top_ids=states.get("top_ids"),
+        top_logprobs=states.get("top_logprobs"),
+        tail=states.get("tail"),
     )
 
 
-def _states(parts: Sequence[Tensor], rows: int, pinned: bool) -> Tensor:
-    out = torch.empty(rows, parts[0].shape[1], dtype=parts[0].dtype, pin_memory=pinned)
-    end = 0
-    for part in parts:
-        out[end : end + len(part)] = part
-        end += len(part)
-    out[end:] = 0
-    return out
+def _memory(like: Tensor, rows: int, pinned: bool) -> Tensor:
+    return torch.empty((rows, *like.shape[1:]), dtype=like.dtype, pin_memory=pinned)
 
 
 def _spans(lengths: Iterable[int]) -> list[tuple[int, int]]:

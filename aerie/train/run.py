@@ -43,7 +43,8 @@ def train(
 
     Raises:
         ConfigError: a package that tracking needs is not installed.
-        ContractError: an input is damaged, or its parts were captured with different layers.
+        ContractError: an input is damaged, or its parts were captured with different layers or
+            codecs.
         GateError: the draft gate.
         Preempted: the process was told to end; a second run continues.
     """
@@ -96,17 +97,20 @@ def _write(trainer: Trainer, vocab: VocabMap, target: Target, layers: Layers, ou
 
 
 def _layers(indexes: Sequence[Path]) -> Layers:
+    read = [read_sidecar(index, "states") for index in indexes]
+    how = ("codec", "teacher")
     found = {
-        tuple(read_sidecar(index, "states")["layers"]["hf_hidden_states"]) for index in indexes
+        canonical_json([each["layers"], *(each["provenance"].get(name) for name in how)])
+        for each in read
     }
     if len(found) != 1:
         raise ContractError(
-            "the states were captured with different layers",
+            "the states were captured with different layers or codecs",
             saw=sorted(found),
-            expected="one set of layers",
+            expected="one set of layers and one codec",
             remedy="run the build again: parts of another configuration are captured anew",
         )
-    return Layers(found.pop())
+    return Layers(tuple(read[0]["layers"]["hf_hidden_states"]))
 
 
 def _counts(trainer: Trainer) -> dict[str, Any]:

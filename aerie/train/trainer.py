@@ -165,7 +165,7 @@ class Trainer:
         median = sorted(self.training, key=lambda sample: sample.rows)[len(self.training) // 2]
         pack = read_pack([median]).to(self.ranks.device)
         real = sum(pack.answers)
-        entropy = torch.special.entr(teacher_shares(self.frozen.head, pack)[:real]).sum(-1).mean()
+        entropy = torch.special.entr(teacher_shares(self.frozen, pack)[:real]).sum(-1).mean()
         # Each rank by itself, on the same sample.
         test = Replicated(self.settings, self._new_weights(), self.ranks)
 

@@ -143,7 +143,8 @@ class Bench:
         torch.manual_seed(seed)
         with self.device:
             drawn = new_sample(self.config, tokens)
-        sample = Sample(*(tensor.cpu() for tensor in vars(drawn).values()))
+        held = {name: each.cpu() for name, each in vars(drawn).items() if each is not None}
+        sample = Sample(**held)
         return make_pack([sample], tokens).to(self.device)
 
     def stepper(self, ranks: Ranks, settings: Settings) -> Callable[[list[Pack], float], Tensor]:

@@ -99,13 +99,11 @@ def reading(samples: list[Located], tokens: int) -> dict[str, float]:
             pass
     sequential = size / (time.perf_counter() - start) / 1e9
     forget(file)
-    # The states of unsupervised rows are not read from `last`.
-    share = (3 + 0.6) / 4
     start = time.perf_counter()
     for _ in Loader([[[sample]] for sample in samples], tokens, DEVICE):
         pass
     torch.cuda.synchronize()
-    loader = share * size / (time.perf_counter() - start) / 1e9
+    loader = size / (time.perf_counter() - start) / 1e9
     return {"sequential_gb_s": round(sequential, 2), "loader_gb_s": round(loader, 2)}
 
 

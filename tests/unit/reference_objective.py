@@ -60,7 +60,7 @@ def _row_losses(
                 own.append(_key_value(draft, embedding[ids[p + 1 + step]], hidden, p + step))
             hidden = _layer(draft, x, hidden, [*base[: p + 1], *own], p + step)
             logits = draft.lm_head.weight @ _norm(hidden, draft.norm)
-            teacher = (head @ sample.last[p + 1 + step + shift].to(head.dtype)).softmax(-1)
+            teacher = (head @ sample.final()[p + 1 + step + shift].to(head.dtype)).softmax(-1)
             yield step, -(teacher * logits.log_softmax(-1)).sum()
 
 

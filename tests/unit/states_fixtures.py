@@ -1,15 +1,18 @@
 """States of a target that does not exist: parts as the build writes them, and its target.json."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
 from torch.nn import functional
 
+from aerie.contracts import codecs
 from aerie.contracts.layers import Layers
 from aerie.contracts.sidecar import write_sidecar
-from aerie.contracts.states import Sample, StatesWriter
+from aerie.contracts.states import Sample
 from aerie.contracts.states_index import write_index
+from aerie.contracts.states_writer import StatesWriter
 
 HIDDEN, LAYERS, VOCAB = 8, Layers((2, 3, 5)), 100
 SCALE = torch.linspace(0.5, 2, HIDDEN).bfloat16()
@@ -27,6 +30,16 @@ def sample(length: int, seed: int) -> Sample:
         torch.randn(length, 3 * HIDDEN, generator=source).bfloat16(),
         functional.rms_norm(state, (HIDDEN,), SCALE.float(), 1e-6).bfloat16(),
     )
+
+
+def rounded(sample: Sample, width: int) -> Sample:
+    """The sample with its states as fp8 gives them back; `width` is that of one layer."""
+
+    def of(states: torch.Tensor) -> torch.Tensor:
+        return codecs.decode(*codecs.encode(states, width))
+
+    last = None if sample.last is None else of(sample.last)
+    return replace(sample, aux=of(sample.aux), last=last)
 
 
 def write_part(folder: Path, files: list[list[int]], target: str = "revision") -> list[Sample]:

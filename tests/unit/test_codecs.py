@@ -8,9 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aerie.contracts.codecs import decode, encode
-from aerie.contracts.states import Sample, StatesFile, StatesWriter, token_bytes
+from aerie.contracts.states import DIGEST_BYTES, Sample, StatesFile, token_bytes
+from aerie.contracts.states_writer import StatesWriter
+from aerie.errors import ContractError
 from aerie.train.loader import Loader
 from aerie.train.packing import make_pack
+from tests.unit.states_fixtures import rounded
 from tests.unit.train_fixtures import make_trainer, write_samples
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -57,6 +60,21 @@ def test_a_block_of_one_value_keeps_it(value: float) -> None:
     torch.testing.assert_close(got, exact.float(), rtol=0.01, atol=1e-32)
 
 
+@settings(max_examples=50, deadline=None)
+@given(data=st.data())
+def test_a_scale_is_of_the_largest_value_whatever_its_sign(data: st.DataObject) -> None:
+    """Found by the bits of bf16, and compared with the plain computation in float32."""
+    bits = data.draw(st.lists(st.integers(0, 0xFFFF), min_size=8, max_size=8))
+    exact = torch.tensor(bits, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
+    exact = exact.where(exact.isfinite(), 0).unsqueeze(0)
+    values, scales = encode(exact, 4)
+    blocks = exact.float().unflatten(1, (2, 4))
+    expected = (blocks.abs().amax(2) / 448).clamp(min=2.0**-100).bfloat16().float()
+    assert torch.equal(scales, expected)
+    rounded = (blocks * (1 / expected.unsqueeze(2))).flatten(1).to(torch.float8_e4m3fn)
+    assert torch.equal(values.view(torch.uint8), rounded.view(torch.uint8))
+
+
 def test_kimi_takes_half() -> None:
     assert token_bytes(21504, 7168) == 57_349
     assert token_bytes(21504, 7168, "fp8") == 28_693
@@ -75,7 +93,7 @@ def test_a_file_gives_back_what_was_encoded(tmp_path: Path) -> None:
     file = write(tmp_path / "0.safetensors", samples)
     assert file.damaged_tensors() == []
     for index, each in enumerate(samples):
-        kept = each.encoded().decoded()
+        kept = rounded(each, WIDTH)
         for name in ("token_ids", "loss_mask", "aux", "last"):
             assert torch.equal(getattr(file[index], name), getattr(kept, name)), name
     header = 2048
@@ -83,13 +101,18 @@ def test_a_file_gives_back_what_was_encoded(tmp_path: Path) -> None:
 
 
 def test_a_flipped_scale_is_found(tmp_path: Path) -> None:
-    file = write(tmp_path / "0.safetensors", [sample(9)])
+    file = write(tmp_path / "0.safetensors", [sample(9), sample(4)])
+    # The digests of two samples end the file, and the scales of `last` come before them.
     with file.path.open("r+b") as stream:
-        stream.seek(-1, 2)
-        last = stream.read(1)
-        stream.seek(-1, 2)
-        stream.write(bytes([last[0] ^ 1]))
-    assert StatesFile(file.path).damaged_tensors()
+        stream.seek(-1 - 2 * DIGEST_BYTES, 2)
+        before = stream.read(1)[0]
+        stream.seek(-1, 1)
+        stream.write(bytes([before ^ 1]))
+    damaged = StatesFile(file.path)
+    assert damaged.damaged_tensors() == ["last_scale"]
+    damaged.stored(0)
+    with pytest.raises(ContractError, match="sample 1 changed"):
+        damaged.stored(1)
 
 
 def test_a_pack_is_decoded_on_its_device(tmp_path: Path) -> None:
@@ -99,6 +122,7 @@ def test_a_pack_is_decoded_on_its_device(tmp_path: Path) -> None:
     assert stored.aux.dtype == torch.float8_e4m3fn
     got, expected = stored.to(CPU), make_pack([*file], 64)
     assert torch.equal(got.aux, expected.aux)
+    assert got.teacher is not None and expected.teacher is not None
     assert torch.equal(got.teacher, expected.teacher)
     assert got.aux_scale is None
 

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from aerie.contracts.layers import Layers, choose_layers
-from aerie.contracts.states import Sample, StatesFile, StatesWriter, file_key, token_bytes
+from aerie.contracts.states import Sample, StatesFile, Stretch, file_key, token_bytes
 from aerie.contracts.states_index import damage, write_index
+from aerie.contracts.states_writer import StatesWriter
 from aerie.errors import ConfigError, ContractError
 from aerie.files import read_json
 
@@ -162,6 +163,66 @@ def test_any_flipped_bit_of_the_data_is_found(
     except ContractError:
         return
     assert len(found) == 1
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_any_flipped_bit_of_a_sample_is_found_by_who_reads_it(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("states") / "0.safetensors"
+    samples = [sample(length, length) for length in (3, 20, 7)]
+    write(path, samples)
+    states = StatesFile(path)
+    name = data.draw(st.sampled_from(["token_ids", "loss_mask", "aux", "last", "sample_xxh3"]))
+    begin, end = states.places[name]
+    place = data.draw(st.integers(begin, end - 1))
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1 << data.draw(st.integers(0, 7))
+    path.write_bytes(content)
+    rows = [0, 1, 2, 3] if name == "sample_xxh3" else [0, 3, 23, 30]
+    at = (place - begin) * rows[-1] // (end - begin)
+    hit = next(number for number in range(3) if at < rows[number + 1])
+    states = StatesFile(path)
+    for number, written in enumerate(samples):
+        if number == hit:
+            with pytest.raises(ContractError, match=f"{path}: sample {hit} changed"):
+                states.stored(number)
+        else:
+            assert_equal(states[number], written)
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_rows_are_read_to_where_they_are_wanted(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("states") / "0.safetensors"
+    samples = [sample(length, length) for length in (4, 9)]
+    write(path, samples)
+    states, number = StatesFile(path), data.draw(st.integers(0, 1))
+    length = len(samples[number].token_ids)
+    into, around = {}, {}
+    for name in data.draw(st.sets(st.sampled_from(["aux", "last", "token_ids", "loss_mask"]))):
+        first = data.draw(st.integers(0, length))
+        count = data.draw(st.integers(0, length - first))
+        around[name] = states.like[name].new_full((count + 2, *states.like[name].shape[1:]), 7)
+        into[name] = Stretch(around[name][1:-1], first)
+    # Several calls for each stretch.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("aerie.contracts.states._CHUNK_BYTES", data.draw(st.integers(1, 50)))
+        states.read(number, into)
+    for name, (rows, first) in into.items():
+        assert torch.equal(rows, getattr(samples[number], name)[first : first + len(rows)])
+        assert (around[name][[0, -1]] == 7).all()
+
+
+def test_a_file_of_another_version_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "0.safetensors"
+    write(path, [sample(5)])
+    path.write_bytes(path.read_bytes().replace(b'"contract":"2"', b'"contract":"1"'))
+    with pytest.raises(ContractError, match="another contract version"):
+        StatesFile(path)
 
 
 def test_index_finds_damage(tmp_path: Path) -> None:

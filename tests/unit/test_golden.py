@@ -14,11 +14,14 @@ import torch
 
 from aerie.config import ResponsesSettings
 from aerie.contracts import VERSIONS
+from aerie.contracts.codecs import Teacher
 from aerie.contracts.draft import DraftConfig
 from aerie.contracts.layers import Layers, choose_layers
 from aerie.contracts.prompts import Prompt
 from aerie.contracts.responses import RESPONSES
-from aerie.contracts.states import Sample, StatesWriter, file_key
+from aerie.contracts.states import Sample, file_key
+from aerie.contracts.states_writer import StatesWriter
+from aerie.contracts.teacher import decode
 from aerie.contracts.vocab import VocabMap, write_map
 from aerie.files import digest_bytes, digest_file, digest_json
 from aerie.prompts.distinct import rank
@@ -70,6 +73,22 @@ def states(folder: Path) -> str:
     )
 
 
+def teacher(folder: Path) -> str:
+    """The bytes of a file of the codec teacher, and the distribution that they mean over a map."""
+    ids = torch.tensor([[3, 0, 9], [5, 1, 2]], dtype=torch.int32)
+    logprobs = torch.tensor([[-0.25, -2.0, -4.0], [-0.5, -1.5, -3.0]], dtype=torch.float16)
+    tail = torch.tensor([[0.0625], [0.125]])
+    mask, tokens = torch.tensor([0, 1], dtype=torch.uint8), torch.tensor([7, 3], dtype=torch.int32)
+    aux = samples()[0].aux[:2]
+    kept = Sample(tokens, mask, aux, None, top_ids=ids, top_logprobs=logprobs, tail=tail)
+    path = folder / "t.safetensors"
+    with StatesWriter(path, [2], 24, 8, "key", "teacher", Teacher(3, "fp8")) as writer:
+        writer.add(kept)
+    draft_ids = torch.tensor([0, -1, 1, 2, -1, 3, -1, -1, 4, -1, -1, -1])
+    shares = decode(ids, logprobs, tail, draft_ids, 5, torch.float64)
+    return digest_bytes(path.read_bytes(), str([f"{x:.9f}" for x in shares.flatten()]).encode())
+
+
 def vocab(folder: Path) -> str:
     write_map(folder / "map.safetensors", VocabMap(np.array([0, 2, 5, 11]), 16))
     names = ("map.safetensors", "t2d.pt", "d2t.pt")
@@ -109,9 +128,10 @@ def draft(folder: Path) -> str:
     return digest_json([shapes, CONFIG.as_json(), f"{result.loss.item():.9f}", tally])
 
 
-@pytest.mark.parametrize("make", [prompts, responses, states, vocab, draft])
+@pytest.mark.parametrize("make", [prompts, responses, states, teacher, vocab, draft])
 def test_the_meaning_is_that_of_the_version(make: Callable[[Path], str], tmp_path: Path) -> None:
     artifact = {"vocab": "map"}.get(make.__name__, make.__name__)
-    saw = {"contract": VERSIONS[artifact], "meaning": make(tmp_path)}
+    number = VERSIONS["states" if make is teacher else artifact]
+    saw = {"contract": number, "meaning": make(tmp_path)}
     golden = json.loads(GOLDEN.read_text(encoding="utf-8"))
     assert saw == golden[artifact], f"{artifact}: {json.dumps(saw)}"

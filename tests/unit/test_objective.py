@@ -195,7 +195,7 @@ def test_bfloat16_is_within_what_bfloat16_explains() -> None:
     frozen = Frozen(rough_frozen.embedding.double(), rough_frozen.head.double(), frozen.draft_ids)
     gradients = [Weights(CONFIG, torch.zeros_like(each.flat)) for each in (weights, rough)]
     rounded = [
-        Sample(each.token_ids, each.loss_mask, each.aux.bfloat16(), each.last.bfloat16())
+        Sample(each.token_ids, each.loss_mask, each.aux.bfloat16(), each.final().bfloat16())
         for each in samples
     ]
     pack = make_pack(rounded)
@@ -274,7 +274,9 @@ def test_labels_and_teacher_are_the_tokens_after() -> None:
     rows = pack.supervised[real].tolist()
     assert rows == [2, 3, 4, 5]
     assert pack.labels[real].tolist() == [int(sample.token_ids[p + 2]) for p in rows]
-    assert torch.equal(pack.teacher[real], sample.last[[p + 1 for p in rows]])
+    assert pack.teacher is not None and torch.equal(
+        pack.teacher[real], sample.final()[[p + 1 for p in rows]]
+    )
     assert pack.remaining[real].tolist() == [3, 2, 1, 0]
 
 

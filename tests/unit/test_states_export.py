@@ -87,7 +87,7 @@ def test_what_specforge_reads_is_what_was_captured(
         assert torch.equal(found["input_ids"], expected.token_ids.long())
         assert torch.equal(found["loss_mask"], expected.loss_mask.long())
         assert torch.equal(found["aux_hidden_state"][0], expected.aux)
-        assert torch.equal(found["hidden_state"][0], expected.last)
+        assert torch.equal(found["hidden_state"][0], expected.final())
 
 
 def test_a_sample_takes_its_own_bytes_alone(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_what_speculators_reads_is_what_was_captured(
             found["hidden_states"][:, -1].float(), (HIDDEN,), SCALE.float(), 1e-6
         )
         # Two roundings to bf16: 2 ** -8 each, at most.
-        torch.testing.assert_close(normed, expected.last.float(), rtol=2**-7, atol=1e-3)
+        torch.testing.assert_close(normed, expected.final().float(), rtol=2**-7, atol=1e-3)
 
 
 def dataset(folder: Path) -> list[dict[str, Any]]:

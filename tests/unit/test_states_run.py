@@ -11,20 +11,23 @@ import torch
 
 import aerie.engines
 import aerie.states.run
-from aerie.config import StatesSettings
+from aerie.config import StatesSettings, TeacherSettings
 from aerie.contracts.codecs import Codec
 from aerie.contracts.layers import Layers
 from aerie.contracts.responses import AnswerSource, Response, write_responses
 from aerie.contracts.sidecar import write_sidecar
 from aerie.contracts.states import Sample, StatesFile, token_bytes
 from aerie.contracts.states_index import damage
+from aerie.contracts.teacher import encode
 from aerie.engines.base import Captured, Engine, Request
 from aerie.engines.transformers.load import TransformersEngine
-from aerie.errors import ContractError, GateError
+from aerie.errors import ConfigError, ContractError, GateError
 from aerie.files import digest_file, read_json
 from aerie.gates.states import check_probe
 from aerie.states.run import capture_part
 from aerie.target import Target
+from aerie.target_weights import read_head
+from tests.unit.states_fixtures import rounded
 
 TOKENS_PER_FILE = 100
 
@@ -111,8 +114,85 @@ def test_another_codec_is_another_part(
     assert watched.sequences == 2 * len(answered)
     assert read_json(index)["provenance"]["codec"] == "fp8"
     for before, after in zip(exact, states_of(index), strict=True):
-        assert torch.equal(before.encoded().decoded().aux, after.aux)
-        assert torch.equal(before.encoded().decoded().last, after.last)
+        kept = rounded(before, tiny_target.hidden_size)
+        assert torch.equal(kept.aux, after.aux)
+        assert torch.equal(kept.final(), after.final())
+
+
+def test_the_codec_teacher_keeps_what_the_final_states_say(
+    tmp_path: Path, tiny_target: Target, watched: Watched, answered: list[Response]
+) -> None:
+    exact = [*states_of(run(tmp_path, tiny_target, answered))]
+    chosen = StatesSettings(codec="teacher", teacher=TeacherSettings(k=20, aux="bf16"))
+    for greedy in (True, False):
+        index = capture(tmp_path / str(greedy), tiny_target, answered, chosen, greedy)
+        assert read_json(index)["provenance"]["teacher"] == {"k": 20, "aux": "bf16"}
+        head = read_head(tiny_target)
+        for before, after in zip(exact, states_of(index), strict=True):
+            assert after.last is None
+            assert torch.equal(before.aux, after.aux)
+            assert after.top_ids is not None and after.tail is not None
+            logits = before.final().float() @ head.float().t()
+            assert torch.equal(after.top_ids[:, 0].long(), logits.argmax(1))
+            kept = logits.softmax(1).gather(1, after.top_ids.long()).sum(1)
+            torch.testing.assert_close(1 - kept, after.tail[:, 0], rtol=1e-4, atol=1e-5)
+    asked = watched.sequences
+    (index.parent / "index.json").unlink()
+    capture(tmp_path / "False", tiny_target, answered, chosen, False)
+    assert watched.sequences == asked
+    other = chosen.model_copy(update={"teacher": TeacherSettings(k=21, aux="bf16")})
+    capture(tmp_path / "False", tiny_target, answered, other, False)
+    assert watched.sequences == asked + len(answered)
+
+
+def test_the_codec_teacher_is_computed_from_what_a_server_hands_over(
+    tmp_path: Path,
+    tiny_target: Target,
+    answered: list[Response],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = TransformersEngine(tiny_target, 1)
+    given: list[Captured] = []
+
+    class Stream:
+        def states(self, sequences: Sequence[list[int]]) -> Iterator[Captured]:
+            for ids in sequences:
+                given.append(engine.capture([ids], Layers((2, 4, 5)))[0])
+                yield given[-1]
+
+    monkeypatch.setattr(aerie.engines, "open_capture", lambda *given: nullcontext(Stream()))
+    out = tmp_path / "states/d/000/index.json"
+    chosen = StatesSettings(codec="teacher", teacher=TeacherSettings(k=20))
+    sidecar = tiny_target.folder / "target.json"
+    capture_part(write_part(tmp_path, answered), sidecar, chosen, "sglang", out, greedy=True)
+    head = read_head(tiny_target)
+    for states, sample in zip(given, states_of(out), strict=True):
+        kept = encode(states.last, head, 20)
+        for name, expected in zip(("top_ids", "top_logprobs", "tail"), kept, strict=True):
+            assert torch.equal(getattr(sample, name), expected), name
+
+
+def test_more_tokens_than_the_target_has_are_refused(
+    tmp_path: Path, tiny_target: Target, watched: Watched, answered: list[Response]
+) -> None:
+    many = StatesSettings(codec="teacher", teacher=TeacherSettings(k=tiny_target.vocab_size + 1))
+    with pytest.raises(ConfigError, match=r"states\.teacher\.k"):
+        capture(tmp_path, tiny_target, answered, many, True)
+    assert watched.opened == 0
+
+
+def capture(
+    work: Path, target: Target, responses: list[Response], settings: StatesSettings, greedy: bool
+) -> Path:
+    """As `run`, with the settings of a codec; files are cut at the same tokens."""
+    out, sidecar = work / "states/d/000/index.json", write_part(work, responses)
+    hidden, teacher = target.hidden_size, settings.teacher.stored()
+    each = token_bytes(3 * hidden, hidden, settings.codec, teacher)
+    small = settings.model_copy(
+        update={"file_bytes": TOKENS_PER_FILE * each, "batch_tokens": 64}
+    )  # fmt: skip
+    capture_part(sidecar, target.folder / "target.json", small, "transformers", out, greedy=greedy)
+    return out
 
 
 def states_of(index: Path) -> Iterator[Sample]:

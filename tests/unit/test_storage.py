@@ -423,6 +423,15 @@ def test_what_a_configuration_does_not_name(tmp_path: Path) -> None:
     assert verify(tmp_path).findings == []
 
 
+def test_settings_of_a_codec_count_where_it_is_used(tmp_path: Path) -> None:
+    build(tmp_path, Plan())
+    states = {"layers": [2, 3, 5], "teacher": {"k": 5}}
+    assert set(removed(tmp_path, config(states=states))) == {"logs/map.log"}
+    gone = removed(tmp_path, config(states={**states, "codec": "teacher"}))
+    assert gone.pop("states/manifest.json") == "the manifest names states that are stale"
+    assert set(gone.values()) == {"states of other layers or another codec"}
+
+
 def test_du_counts_files_and_tokens(tmp_path: Path) -> None:
     build(tmp_path, Plan())
     (tmp_path / "lock.json").write_text("{}")

@@ -1,6 +1,7 @@
 """The training loop: what it skips, where it stops, and that parts and ranks change nothing."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from aerie.errors import ConfigError, DataError, EngineError
+from aerie.contracts.states import StatesFile
+from aerie.errors import ConfigError, ContractError, DataError, EngineError
 from aerie.train.checkpoint import load_checkpoint
 from aerie.train.data import Located, locate
 from aerie.train.loader import Loader
@@ -22,6 +24,7 @@ from aerie.train.stop import Preempted
 from aerie.train.trainer import Trainer
 from tests.unit.train_fixtures import (
     ALONE,
+    CONFIG,
     make_trainer,
     write_samples,
 )
@@ -160,6 +163,36 @@ def test_a_loader_that_fails_says_so(samples: list[Located]) -> None:
     gone = Located("x.0", "tiny", samples[0].file.with_name("gone.safetensors"), 0, 5, 3)
     with pytest.raises(Exception, match="not a whole states file"):
         next(iter(Loader([[(gone,)]], 128, ALONE.device)))
+
+
+def test_damaged_states_are_named_and_not_trained_on(
+    samples: list[Located], tmp_path: Path
+) -> None:
+    """One bit of one state of one sample, in a file whose header and tokens are right."""
+    file, hit = copied(samples, tmp_path), samples[7]
+    states = StatesFile(file)
+    content = bytearray(file.read_bytes())
+    content[states.places["aux"][0] + states.offsets[hit.index] * CONFIG.aux_width * 2] ^= 1
+    file.write_bytes(content)
+    found = locate([file.with_name("index.json")])
+    assert [sample.index for sample in found] == [sample.index for sample in samples]
+    with pytest.raises(ContractError, match=f"{file}: sample {hit.index} changed") as raised:
+        make_trainer(tmp_path, found, epochs=1).run()
+    assert "verify" in str(raised.value.remedy)
+
+
+def test_a_file_of_other_samples_is_refused(samples: list[Located], tmp_path: Path) -> None:
+    file = copied(samples, tmp_path)
+    file.write_bytes(file.read_bytes().replace(b'"key":"key"', b'"key":"yek"'))
+    with pytest.raises(ContractError, match="other samples"):
+        locate([file.with_name("index.json")])
+
+
+def copied(samples: list[Located], folder: Path) -> Path:
+    """The states file of `samples` in `folder`, with its index."""
+    for name in ("index.json", samples[0].file.name):
+        shutil.copy(samples[0].file.with_name(name), folder / name)
+    return folder / samples[0].file.name
 
 
 def test_two_ranks_take_the_same_steps_as_one(samples: list[Located], tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ import torch
 
 from aerie.contracts.layers import Layers
 from aerie.contracts.sidecar import read_whole, vouched, write_sidecar
-from aerie.contracts.states import Sample, StatesWriter
+from aerie.contracts.states import Sample
 from aerie.contracts.states_index import write_index
+from aerie.contracts.states_writer import StatesWriter
 from aerie.errors import ContractError
 from aerie.files import read_json, write_json, write_sealed
 from aerie.prompts.select import whole_selection

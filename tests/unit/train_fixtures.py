@@ -9,8 +9,9 @@ import torch
 from aerie.contracts.codecs import Codec
 from aerie.contracts.draft import DraftConfig
 from aerie.contracts.layers import Layers
-from aerie.contracts.states import Sample, StatesWriter
+from aerie.contracts.states import Sample
 from aerie.contracts.states_index import write_index
+from aerie.contracts.states_writer import StatesWriter
 from aerie.train.data import Located, locate
 from aerie.train.objective import Frozen
 from aerie.train.ranks import Ranks

@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from aerie.files import read_json
 from tests.workflow.conftest import Checkout, write_dataset
 
 pytestmark = pytest.mark.workflow
@@ -38,6 +39,28 @@ def test_the_size_of_the_map_touches_no_response_and_no_state(checkout: Checkout
     run = checkout.snakemake()
     assert run.code == 0, run.text
     assert run.jobs == ["bench main heldout", "draft main", "lock", "map", "report"]
+
+
+def test_the_codec_teacher_goes_through_and_knows_no_map(checkout: Checkout) -> None:
+    checkout.configure(states__codec="teacher", states__teacher__k=32)
+    run = checkout.snakemake()
+    assert run.code == 0, run.text
+    parts = [f"states {name} {part}" for name in ("first", "second") for part in ("000", "001")]
+    assert run.jobs == sorted([*parts, *AFTER_STATES])
+    tensors = read_json(checkout.work / "states/first/000/index.json")["files"]
+    assert {"top_ids", "top_logprobs", "tail"} < set(tensors["00000.safetensors"]["xxh3"])
+    checkout.configure(vocab__size=192)
+    run = checkout.snakemake()
+    assert run.code == 0, run.text
+    assert run.jobs == ["bench main heldout", "draft main", "lock", "map", "report"]
+
+
+def test_a_setting_of_a_codec_that_is_not_used_starts_no_job(checkout: Checkout) -> None:
+    checkout.configure(states__teacher__k=16)
+    run = checkout.snakemake()
+    assert run.code == 0, run.text
+    # The lock names the settings of a build, and the report shows the lock.
+    assert run.jobs == ["lock", "report"]
 
 
 def test_a_map_of_the_same_bytes_wakes_no_draft(checkout: Checkout) -> None:
