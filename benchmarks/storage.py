@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def store(options: argparse.Namespace) -> dict[str, Any]:
-    """Bytes/s of the writer, the reader and the disk, and their ratios, by codec."""
+    """Rate and processor time of the writer, the reader and the disk, and ratios, by codec."""
     torch.set_num_threads(1)
     return {codec: _store(options, codec) for codec in ROUNDINGS}
 
@@ -110,15 +110,16 @@ def _store(options: argparse.Namespace, codec: Codec) -> dict[str, Any]:
         "read": partial(_read_states, path),
     }
     rates: dict[str, list[float]] = {name: [] for name in (*writes, *reads)}
+    cores: dict[str, list[float]] = {name: [] for name in rates}
     for _ in range(options.repeats):
         for name, work in writes.items():
             file = path if name == "write" else plain
             file.unlink(missing_ok=True)
-            rates[name].append(_rate(file, work))
+            _measure(file, work, rates[name], cores[name])
         for name, work in reads.items():
             file = path if name == "read" else plain
             _forget(file)
-            rates[name].append(_rate(file, work))
+            _measure(file, work, rates[name], cores[name])
     plain.unlink()
     path.unlink()
     ratios = {name: _ratios(rates, name) for name in ("write", "read")}
@@ -126,6 +127,7 @@ def _store(options: argparse.Namespace, codec: Codec) -> dict[str, Any]:
         print(f"{codec}: {name} at {ratio:.2f} of {disk}")
     return {
         "bytes_per_s": rates,
+        "core_s_per_gb": {name: statistics.median(each) for name, each in cores.items()},
         "ratio": {name: {"of": disk, "median": ratio} for name, (ratio, disk) in ratios.items()},
         "bytes": size,
     }
@@ -138,10 +140,13 @@ def _ratios(rates: dict[str, list[float]], name: str) -> tuple[float, str]:
     return statistics.median(own / plain for own, plain in pairs), disk
 
 
-def _rate(file: Path, work: Callable[[], None]) -> float:
-    start = time.perf_counter()
+def _measure(file: Path, work: Callable[[], None], rates: list[float], cores: list[float]) -> None:
+    """Add the rate of `work` in bytes/s, and what it takes of a core in s a GB of `file`."""
+    start, used = time.perf_counter(), time.process_time()
     work()
-    return file.stat().st_size / (time.perf_counter() - start)
+    passed, used = time.perf_counter() - start, time.process_time() - used
+    rates.append(file.stat().st_size / passed)
+    cores.append(used * 1e9 / file.stat().st_size)
 
 
 def _write_plain(file: Path, size: int, flag: int) -> None:
