@@ -40,7 +40,7 @@ _PROBE_ROWS = 256
 
 
 @dataclass(frozen=True)
-class _Piece:
+class Piece:
     """One states file to be: its path, its responses in order and the key of its content."""
 
     path: Path
@@ -54,6 +54,15 @@ class _Piece:
     @property
     def token_ids(self) -> list[list[int]]:
         return [response.prompt_ids + response.output_ids for response in self.responses]
+
+
+@dataclass(frozen=True)
+class PartLayout:
+    """What the states of a part will be: its files, and the provenance that its index states."""
+
+    pieces: list[Piece]
+    layers: Layers
+    provenance: dict[str, Any]
 
 
 def capture_part(
@@ -77,18 +86,8 @@ def capture_part(
         GateError: the disk is too small, or what the engine captured is not right.
     """
     model = read_target(target)
-    table = responses.with_suffix(".parquet")
-    digest = read_whole(responses, "responses", [table.name])["files"][table.name]["xxh3"]
-    layers = choose_layers(model.layers, settings.layers)
-    provenance: dict[str, Any] = {
-        "target": model.revision,
-        "layers": layers.as_dict(),
-        "dtype": model.dtype,
-        "codec": settings.codec,
-    }
-    widths = (len(layers.hf_hidden_states) * model.hidden_size, model.hidden_size)
-    per_file = settings.file_bytes // token_bytes(*widths, settings.codec)
-    pieces = _cut(read_responses(table), per_file, out.parent, provenance)
+    layout = lay_out(responses, model, settings, out.parent)
+    pieces, layers = layout.pieces, layout.layers
     # The old index would vouch for files that are about to change.
     out.unlink(missing_ok=True)
     missing = [piece for piece in pieces if not _is_right(piece)]
@@ -110,8 +109,30 @@ def capture_part(
         {piece.path.name: [response.id for response in piece.responses] for piece in pieces},
         layers,
         _counts(pieces),
-        {**provenance, "responses": digest},
+        layout.provenance,
     )
+
+
+def lay_out(responses: Path, target: Target, settings: StatesSettings, folder: Path) -> PartLayout:
+    """The states of the part whose sidecar is `responses`, as they lie, or will, in `folder`.
+
+    Raises:
+        ContractError: the responses are missing or damaged.
+        ConfigError: the wanted layers do not exist.
+    """
+    table = responses.with_suffix(".parquet")
+    digest = read_whole(responses, "responses", [table.name])["files"][table.name]["xxh3"]
+    layers = choose_layers(target.layers, settings.layers)
+    provenance: dict[str, Any] = {
+        "target": target.revision,
+        "layers": layers.as_dict(),
+        "dtype": target.dtype,
+        "codec": settings.codec,
+    }
+    widths = (len(layers.hf_hidden_states) * target.hidden_size, target.hidden_size)
+    per_file = settings.file_bytes // token_bytes(*widths, settings.codec)
+    pieces = _cut(read_responses(table), per_file, folder, provenance)
+    return PartLayout(pieces, layers, {**provenance, "responses": digest})
 
 
 def _length(response: Response) -> int:
@@ -120,7 +141,7 @@ def _length(response: Response) -> int:
 
 def _cut(
     responses: list[Response], tokens: int, folder: Path, provenance: dict[str, Any]
-) -> list[_Piece]:
+) -> list[Piece]:
     """Files of at most `tokens` tokens, or of one response that is longer."""
     groups = _grouped(list(map(_length, responses)), tokens)
     pieces = []
@@ -128,7 +149,7 @@ def _cut(
         members = [responses[index] for index in group]
         samples = [(response.prompt_ids, response.output_ids) for response in members]
         path = folder / f"{number:05d}.safetensors"
-        pieces.append(_Piece(path, members, file_key(samples, provenance)))
+        pieces.append(Piece(path, members, file_key(samples, provenance)))
     return pieces
 
 
@@ -156,7 +177,7 @@ def _batches(lengths: dict[int, int], tokens: int) -> Iterator[list[int]]:
         yield batch
 
 
-def _is_right(piece: _Piece) -> bool:
+def _is_right(piece: Piece) -> bool:
     try:
         states = StatesFile(piece.path)
     except ContractError:
@@ -172,7 +193,7 @@ def _remove_others(folder: Path, kept: set[Path]) -> None:
                 path.unlink()
 
 
-def _counts(pieces: list[_Piece]) -> dict[str, int]:
+def _counts(pieces: list[Piece]) -> dict[str, int]:
     return {
         "samples": sum(len(piece.responses) for piece in pieces),
         "tokens": sum(sum(piece.lengths) for piece in pieces),
@@ -194,7 +215,7 @@ class _Job:
     threads: int
     engine: str
 
-    def run(self, pieces: list[_Piece], kept_tokens: int, title: str) -> None:
+    def run(self, pieces: list[Piece], kept_tokens: int, title: str) -> None:
         from aerie.engines import STREAMING
 
         if self.engine not in STREAMING:
@@ -205,7 +226,7 @@ class _Job:
         with _tensor_threads(1):
             self._run(pieces, kept_tokens, title)
 
-    def _run(self, pieces: list[_Piece], kept_tokens: int, title: str) -> None:
+    def _run(self, pieces: list[Piece], kept_tokens: int, title: str) -> None:
         head = read_head(self.target) if self.greedy else None
         total = kept_tokens + sum(sum(piece.lengths) for piece in pieces)
         with Progress(title, total, "tokens") as progress:
@@ -215,7 +236,7 @@ class _Job:
                     self._write(piece, captured, head)
 
     @contextmanager
-    def _captured(self, pieces: list[_Piece], progress: Progress) -> "Iterator[Iterator[Captured]]":
+    def _captured(self, pieces: list[Piece], progress: Progress) -> "Iterator[Iterator[Captured]]":
         """States of the responses of all pieces, in their order."""
         from aerie.engines import STREAMING, open_capture, open_engine
 
@@ -232,7 +253,7 @@ class _Job:
             yield (states for piece in pieces for states in self._batched(engine, piece, progress))
 
     def _write(
-        self, piece: _Piece, captured: "Iterator[Captured]", head: "torch.Tensor | None"
+        self, piece: Piece, captured: "Iterator[Captured]", head: "torch.Tensor | None"
     ) -> None:
         import torch
 
@@ -259,7 +280,7 @@ class _Job:
                 log.info("%s: %.1f%% of greedy answers reproduced", piece.path.name, 100 * share)
 
     def _streamed(
-        self, stream: "CaptureStream", pieces: list[_Piece], progress: Progress
+        self, stream: "CaptureStream", pieces: list[Piece], progress: Progress
     ) -> "Generator[Captured, None, None]":
         """States of the responses of all pieces: the engine works ahead, across files."""
         ids = [ids for piece in pieces for ids in piece.token_ids]
@@ -268,7 +289,7 @@ class _Job:
             progress.advance(len(each))
             yield states
 
-    def _batched(self, engine: "Engine", piece: _Piece, progress: Progress) -> "Iterator[Captured]":
+    def _batched(self, engine: "Engine", piece: Piece, progress: Progress) -> "Iterator[Captured]":
         """States of the piece's responses, by batches of its own: the same ones in every run."""
         ids = piece.token_ids
         for window in _grouped(piece.lengths, _WINDOW_BATCHES * self.settings.batch_tokens):
