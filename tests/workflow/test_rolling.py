@@ -10,11 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
+from aerie.config import load
 from aerie.files import digest_file, read_json
+from aerie.storage.garbage import find_garbage
+from aerie.storage.usage import forecast
 from aerie.verify import verify
-from tests.workflow.conftest import Checkout
+from tests.workflow.conftest import ROOT, Checkout
 
 pytestmark = [pytest.mark.workflow, pytest.mark.slow]
 
@@ -67,6 +71,9 @@ def test_the_draft_is_that_of_all_states(exact: Checkout, rolling: Checkout) -> 
     assert draft_of(rolling) == draft_of(exact)
 
     cost = cost_of(rolling)
+    schema = json.loads((ROOT / "schemas/rolling.schema.json").read_text(encoding="utf-8"))
+    written = (rolling.work / "draft/main/rolling.json").read_text(encoding="utf-8")
+    jsonschema.validate(json.loads(written), schema)
     assert cost["peak_bytes"] <= cost["budget_bytes"] == BUDGET
     assert sorted(cost["captures"]) == PARTS
     # Each once in each of two epochs, but what was still there when the second one began.
@@ -82,6 +89,12 @@ def test_the_draft_is_that_of_all_states(exact: Checkout, rolling: Checkout) -> 
     left = sorted(str(path.parent.relative_to(rolling.work / "states"))
                   for path in rolling.work.glob("states/*/*/index.json"))  # fmt: skip
     assert 1 <= len(left) < len(PARTS)
+    # What is left was kept for a next draft: there is none.
+    later = time.time() + 7200
+    garbage = find_garbage(rolling.work, load(rolling.folder / "config.yaml"), later)
+    found = {entry.path.parent for entry in garbage if entry.kind == "states"}
+    assert sorted(f"{path.relative_to('states')}" for path in found) == left
+    assert forecast(rolling.work) == []
 
     again = rolling.snakemake()
     assert again.jobs == [], again.text
@@ -177,7 +190,7 @@ def test_a_dataset_that_grows_trains_the_draft_again(rolling: Checkout) -> None:
     assert rolling.snakemake("--", "all_drafts").code == 0
     before = draft_of(rolling)
     # More samples are held out then, and stay.
-    rolling.configure(rolling__budget_bytes=600_000)
+    rolling.configure(rolling__budget_bytes=640_000)
     config = {"adapter": "ise-uiuc/Magicoder-Evol-Instruct-110K", "path": "data/first", "take": 12}
     rolling.configure(datasets__first=config)
     run = rolling.snakemake("--", "all_drafts")
