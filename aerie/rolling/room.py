@@ -15,8 +15,9 @@ def removed_first(
 ) -> list[Path]:
     """Parts of `held` to be removed, in order, so that it and `wanted` take `room` at most.
 
-    What is needed last goes first (L. A. Belady, 1966: no other choice captures less), and before
-    it what no window of `upcoming` needs. Of two that are needed at once the larger goes.
+    What is needed last goes first (L. A. Belady, 1966: of parts of one size, no other choice
+    captures fewer), and before it what no window of `upcoming` needs. Of two that are needed at
+    once the larger goes.
     """
     sizes = {**held, **wanted}
     excess = sum(sizes.values()) - room

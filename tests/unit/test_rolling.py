@@ -4,18 +4,27 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aerie.contracts.states import StatesFile
+from aerie.config import StatesSettings
+from aerie.contracts.codecs import Codec
+from aerie.contracts.responses import Response, write_responses
+from aerie.contracts.sidecar import write_sidecar
+from aerie.contracts.states import StatesFile, token_bytes
 from aerie.contracts.states_subset import is_subset, write_subset
 from aerie.errors import AerieError, GateError
 from aerie.rolling.children import REQUEUE, Children
+from aerie.rolling.parts import plan_part, source_of
 from aerie.rolling.room import check_room, removed_first
-from aerie.train.data import Located
+from aerie.states.run import capture_part
+from aerie.target import Target
+from aerie.train.data import Located, locate, split
 from aerie.train.schedule import Window, plan_steps, windows_of
 from tests.unit.train_fixtures import write_samples
 
@@ -122,8 +131,8 @@ def test_a_part_that_is_alone_too_large_is_refused_with_what_would_do() -> None:
 
 
 @pytest.mark.parametrize("codec", ["bf16", "fp8"])
-def test_samples_that_stay_are_the_bytes_that_were_stored(tmp_path: Path, codec: str) -> None:
-    file = write_samples(tmp_path, 6, codec)[0].file  # type: ignore[arg-type]
+def test_samples_that_stay_are_the_bytes_that_were_stored(tmp_path: Path, codec: Codec) -> None:
+    file = write_samples(tmp_path, 6, codec)[0].file
     out = tmp_path / "held/00000.safetensors"
     write_subset(file, [1, 4], out)
     whole, subset = StatesFile(file), StatesFile(out)
@@ -145,6 +154,46 @@ def test_samples_that_stay_are_the_bytes_that_were_stored(tmp_path: Path, codec:
     assert not is_subset(out, key, [1, 4])
     out.unlink()
     assert not is_subset(out, key, [1, 4])
+
+
+@pytest.mark.parametrize("codec", ["bf16", "fp8"])
+def test_samples_are_known_before_they_are_captured(
+    tmp_path: Path, tiny_target: Target, codec: Codec
+) -> None:
+    """Where a training with all states finds them, and no byte more than was foreseen."""
+    shapes = [(4, 1), (5, 2), (0, 9), (1, 3), (1, 2), (0, 2), *((3 + n, 2 + n) for n in range(14))]
+    rows = [
+        Response(f"p{n}.0", "d", 0, "instant", list(range(3, 3 + prompt)),
+                 list(range(9, 9 + answer)), "stop", "", "")
+        for n, (prompt, answer) in enumerate(shapes)
+    ]  # fmt: skip
+    table = tmp_path / "responses/d/000.parquet"
+    write_responses(table, rows)
+    sidecar = table.with_suffix(".json")
+    write_sidecar(sidecar, "responses", [table], {}, {})
+    each = token_bytes(3 * tiny_target.hidden_size, tiny_target.hidden_size, codec)
+    settings = StatesSettings(codec=codec).model_copy(update={"file_bytes": 60 * each})
+    states, kept = tmp_path / "states", tmp_path / "kept"
+    part = plan_part(sidecar, tiny_target, settings, 0.3, states, kept)
+
+    target = tiny_target.folder / "target.json"
+    capture_part(sidecar, target, settings, "transformers", part.index, greedy=False)
+    assert sum(file.stat().st_size for file in part.folder.iterdir()) <= part.bytes
+    found = locate([part.index])
+    training, held_out = split(found, 0.3)
+    planned, planned_held_out = split(part.samples, 0.3)
+    assert [sample.id for sample in part.samples] == [sample.id for sample in found]
+    assert planned == training
+    for each_kept in part.held_out:
+        assert not each_kept.is_there
+        each_kept.write()
+        assert each_kept.is_there
+    assert sum(file.stat().st_size for file in kept.glob("*/*/*")) <= part.held_out_bytes
+    for mine, theirs in zip(planned_held_out, held_out, strict=True):
+        assert replace(mine, file=theirs.file, index=theirs.index) == theirs
+        one, other = (StatesFile(each.file).stored(each.index) for each in (mine, theirs))
+        assert torch.equal(one.aux, other.aux) and torch.equal(one.last, other.last)
+    assert source_of([part]).samples == list(part.samples)
 
 
 def test_a_command_that_fails_is_named_with_its_log(tmp_path: Path) -> None:
