@@ -24,9 +24,10 @@ from aerie.rolling.parts import plan_part, source_of
 from aerie.rolling.room import check_room, removed_first
 from aerie.states.run import capture_part
 from aerie.target import Target
+from aerie.train.checkpoint import resumable_step
 from aerie.train.data import Located, locate, split
 from aerie.train.schedule import Window, plan_steps, windows_of
-from tests.unit.train_fixtures import write_samples
+from tests.unit.train_fixtures import make_trainer, write_samples
 
 BUDGET = 128
 
@@ -194,6 +195,24 @@ def test_samples_are_known_before_they_are_captured(
         one, other = (StatesFile(each.file).stored(each.index) for each in (mine, theirs))
         assert torch.equal(one.aux, other.aux) and torch.equal(one.last, other.last)
     assert source_of([part]).samples == list(part.samples)
+
+
+def test_a_training_in_stretches_is_one_training(tmp_path: Path) -> None:
+    samples = write_samples(tmp_path, 20)
+    whole = make_trainer(tmp_path / "whole", samples)
+    assert whole.run()
+    steps = len(whole.schedule)
+    for until in (2, 4, steps):
+        stretch = make_trainer(tmp_path / "stretches", samples)
+        contract = stretch.state["contract"]
+        assert stretch.run(until) == (until == steps)
+        assert resumable_step(stretch.checkpoints, contract) == until
+    weights = whole.layout.weights.named
+    for name, tensor in stretch.layout.weights.named.items():
+        assert torch.equal(tensor, weights[name])
+    assert stretch.state["records"] == whole.state["records"]
+    assert stretch.state["epochs"] == whole.state["epochs"]
+    assert resumable_step(stretch.checkpoints, {"another": "run"}) == 0
 
 
 def test_a_command_that_fails_is_named_with_its_log(tmp_path: Path) -> None:
