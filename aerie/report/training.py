@@ -223,7 +223,7 @@ def _rolling(document: Document) -> Facts:
     content = document.content
     times = [v for part in table(content, "captures") if (v := count(content, "captures", part))]
     peak, budget, written = (
-        filesize.decimal(count(content, key) or 0)
+        DASH if (found := count(content, key)) is None else filesize.decimal(found)
         for key in ("peak_bytes", "budget_bytes", "bytes_written")
     )
     spread = f"{integer(min(times, default=0))} to {integer(max(times, default=0))}"
