@@ -207,7 +207,8 @@ def build_parser() -> argparse.ArgumentParser:
 
     each = commands.add_parser("config", help="check a configuration")
     each.add_argument("file", type=Path)
-    each.add_argument("--show", choices=("engine", "work"), help="print this of it instead")
+    shown = ("engine", "rolling", "work")
+    each.add_argument("--show", choices=shown, help="print this of it instead")
     each.set_defaults(main=_config)
 
     each = commands.add_parser("schema", help="print the JSON Schema of the configuration")

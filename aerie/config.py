@@ -17,6 +17,7 @@ from aerie.engines.sglang.settings import SglangSettings
 from aerie.errors import ConfigError
 from aerie.plan.settings import PlanSettings
 from aerie.prompts.unpack import DEFAULT_BYTES
+from aerie.rolling.settings import RollingSettings
 from aerie.scaling.settings import MapStudySettings, MixStudySettings, ScalingSettings
 from aerie.section import Section
 from aerie.section import key as _field
@@ -321,7 +322,17 @@ class Config(Section):
     responses: ResponsesSettings = ResponsesSettings()
     vocab: VocabSettings = VocabSettings()
     states: StatesSettings = StatesSettings()
-    drafts: dict[Name, DraftSettings] = _field({"main": DraftSettings()}, "runs", min_length=1)
+    # Before `drafts`, which are checked against it.
+    rolling: RollingSettings | None = _field(
+        None, "capture states as drafts are trained, where the disk does not hold them all"
+    )
+    drafts: dict[Name, DraftSettings] = _field(
+        {"main": DraftSettings()},
+        "runs",
+        "give at least one; with `rolling`, each its `shuffle_tokens`: `make plan` says what fits",
+        min_length=1,
+        validate_default=True,
+    )
     tracking: TrackingSettings = TrackingSettings()
     bench: BenchSettings
     scaling: ScalingSettings = ScalingSettings()
@@ -329,6 +340,16 @@ class Config(Section):
     mix_study: MixStudySettings = MixStudySettings()
     plan: PlanSettings = PlanSettings()
     scout: ScoutSettings = ScoutSettings()
+
+    @field_validator("drafts")
+    @classmethod
+    def _can_roll(
+        cls, value: dict[str, DraftSettings], info: ValidationInfo
+    ) -> dict[str, DraftSettings]:
+        lacking = [name for name, draft in value.items() if draft.shuffle_tokens is None]
+        if info.data.get("rolling") is not None and lacking:
+            raise ValueError(f"`rolling` needs `shuffle_tokens` of each draft: {lacking[0]}")
+        return value
 
     def responses_of(self, dataset: str) -> ResponsesSettings:
         """How the target answers the prompts of one dataset."""

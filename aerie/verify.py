@@ -12,7 +12,9 @@ from aerie.files import read_json
 from aerie.progress import Progress
 
 # These hold their figures themselves and vouch for no other file.
-_SELF_CONTAINED = ("bench", "lock", "map_study", "mix_study", "overlap", "plan", "scaling", "scout")
+_SELF_CONTAINED = (
+    "bench", "lock", "map_study", "mix_study", "overlap", "plan", "rolling", "scaling", "scout",
+)  # fmt: skip
 _SELECTION = "selection.json"
 
 

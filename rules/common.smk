@@ -51,6 +51,9 @@ os.environ.update(AERIE_SGLANG=CONFIG.sglang.as_json())
 os.environ.update(AERIE_MAX_UNPACKED_BYTES=str(CONFIG.prompts.max_unpacked_bytes))
 # So does where a training run is shown.
 os.environ.update(AERIE_TRACKING=CONFIG.tracking.as_json())
+# So does how much of the states is on the disk at a time.
+if CONFIG.rolling:
+    os.environ.update(AERIE_ROLLING=CONFIG.rolling.as_json())
 
 
 def code(script):
@@ -139,8 +142,15 @@ def the_draft(wildcards):
     Snakemake decides anew after a checkpoint, but only for those that wait for that checkpoint.
     """
     the_map(wildcards)
-    the_states(wildcards)
+    if not CONFIG.rolling:
+        the_states(wildcards)
     return f"<results>/draft/{wildcards.run}/draft.json"
+
+
+def the_drafts(wildcards):
+    """What says that each draft is there: with `rolling`, what it cost was written last."""
+    files = ["draft.json", "rolling.json"] if CONFIG.rolling else ["draft.json"]
+    return expand("<results>/draft/{run}/{file}", run=CONFIG.drafts, file=files)
 
 
 def the_coverage(wildcards):
@@ -150,7 +160,25 @@ def the_coverage(wildcards):
 
 def the_states(wildcards):
     """The manifest of all states, a checkpoint as the map is."""
+    if CONFIG.rolling:
+        raise WorkflowError(
+            "with `rolling` in the configuration, the states are never there all at once\n"
+            "  remedy:   drafts are trained without: `-- all_drafts`; for a study, take `rolling` "
+            "out on a disk that holds all states"
+        )
     return checkpoints.manifest.get().output.sidecar
+
+
+def indexes_that_stay(wildcards):
+    """The index of every part of states; none where they come and go."""
+    pattern = "<results>/states/{dataset}/{part}/index.json"
+    return [] if CONFIG.rolling else of_all_parts(pattern)(wildcards)
+
+
+def states_that_stay(wildcards):
+    """The same, with the manifest."""
+    indexes = indexes_that_stay(wildcards)
+    return [] if CONFIG.rolling else [*indexes, the_states(wildcards)]
 
 
 def everything(wildcards):
@@ -164,10 +192,9 @@ def everything(wildcards):
         *expand("<results>/candidates/{dataset}/candidates.json", dataset=DATASETS),
         *of_all_parts("<results>/responses/{dataset}/{part}.json")(wildcards),
         *expand("<results>/vocab/counts/{dataset}.json", dataset=DATASETS),
-        *of_all_parts("<results>/states/{dataset}/{part}/index.json")(wildcards),
         the_map(wildcards),
-        the_states(wildcards),
-        *expand("<results>/draft/{run}/draft.json", run=CONFIG.drafts),
+        *states_that_stay(wildcards),
+        *the_drafts(wildcards),
         *expand(
             "<results>/bench/{run}/{suite}.json",
             run=CONFIG.drafts,

@@ -66,7 +66,8 @@ rule report:
             "<results>/candidates/{dataset}/candidates.json", dataset=DATASETS
         ),
         responses=of_all_parts("<results>/responses/{dataset}/{part}.json"),
-        states=of_all_parts("<results>/states/{dataset}/{part}/index.json"),
+        states=indexes_that_stay,
+        rolling=[f"<results>/draft/{SHOWN}/rolling.json"] if CONFIG.rolling else [],
         lock="<results>/lock.json",
         # A study is made when it is asked for; one that is there belongs on the page.
         scaling=made("scaling/scaling.json"),
@@ -86,7 +87,7 @@ rule report:
         image=recipe(),
         studies=lambda wildcards, input: " ".join(
             f"--{name.replace('_', '-')} {shlex.quote(str(file))}"
-            for name in ("scaling", "map_study", "mix_study")
+            for name in ("scaling", "map_study", "mix_study", "rolling")
             for file in input.get(name) or []
         ),
     shell:

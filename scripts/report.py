@@ -29,6 +29,7 @@ if __name__ == "__main__":
         "scaling": "scaling.json of `make scaling`",
         "map_study": "map_study.json of `make map-study`",
         "mix_study": "mix_study.json of `make mix-study`",
+        "rolling": "rolling.json of the run, where its states were captured as it was trained",
     }.items():
         arguments.add_argument(f"--{name.replace('_', '-')}", type=Path, help=text)
     for name, text in {

@@ -19,6 +19,7 @@ VERSIONS = {
     "states": 2,
     "manifest": 1,
     "draft": 1,
+    "rolling": 1,
     "bench": 2,
     "scaling": 1,
     "map_study": 1,

@@ -53,7 +53,8 @@ def check_disk(
         f"max_new_tokens, saves {(needed - fitting * each) / _GB:,.1f} GB\n"
         f"    - a larger disk: {(needed - free) / _GB:,.1f} GB more, or another `work` folder\n"
         f"{smaller}"
-        "    - rolling capture (a later version): holds only the parts in training",
+        "    - rolling capture: states of some parts at a time, captured anew in each epoch; "
+        "`make plan` says which `rolling.budget_bytes` fits",
     )
 
 

@@ -60,7 +60,10 @@ class Entry:
 
 @dataclass(frozen=True)
 class Storage:
-    """Bytes. `states` by codec; `present` are already written, `drafts` hold checkpoints too."""
+    """Bytes. `states` by codec; `present` are already written, `drafts` hold checkpoints too.
+
+    `budget` are states at a time at most, where capture is rolling; None where all of them stay.
+    """
 
     codec: Codec
     bytes_per_token: dict[Codec, int]
@@ -71,10 +74,13 @@ class Storage:
     drafts_basis: str
     present: int
     free: int
+    budget: int | None = None
 
     def needed(self, codec: Codec) -> Range:
-        """What has still to be written with `codec`."""
-        all_of_it = Range.total([self.states[codec], self.responses, Range.exactly(self.drafts)])
+        """What has still to be written with `codec`, and stays at the same time."""
+        states = self.states[codec]
+        states = states if self.budget is None else states.at_most(self.budget)
+        all_of_it = Range.total([states, self.responses, Range.exactly(self.drafts)])
         return all_of_it.less(self.present)
 
     def fits(self, codec: Codec) -> bool:
@@ -272,6 +278,7 @@ def _storage(config: Config, facts: Facts, entries: tuple[Entry, ...]) -> Storag
         drafts_basis=MEASURED if facts.draft_bytes else ESTIMATE,
         present=facts.present,
         free=facts.free,
+        budget=config.rolling.budget_bytes if config.rolling else None,
     )
 
 
@@ -285,7 +292,8 @@ def _work(
     epochs = sum(draft.epochs for draft in config.drafts.values())
     amounts: dict[Phase, Range] = {
         "responses": Range.total(entry.generated for entry in entries),
-        "states": tokens,
+        # Every epoch of every draft captures all anew at worst.
+        "states": tokens.times(epochs) if config.rolling else tokens,
         "draft": tokens.times(epochs),
     }
     files = sum(
@@ -306,7 +314,7 @@ def _work(
         "responses": (parts, 3 * parts),
         "counts": (datasets, 2 * datasets),
         "map": (1, 5),
-        "states": (parts, files + parts),
+        "states": (runs, runs) if config.rolling else (parts, files + parts),
         "draft": (runs, 5 * runs),
         "bench": (runs * len(config.bench.names),) * 2,
     }

@@ -72,6 +72,9 @@ class Range:
         """What is left of it; never below nothing."""
         return Range(*(max(value - amount, 0) for value in (self.low, self.expected, self.high)))
 
+    def at_most(self, limit: float) -> "Range":
+        return Range(*(min(value, limit) for value in (self.low, self.expected, self.high)))
+
     def over(self, rate: "Range") -> "Range":
         """This amount of work at `rate`: the least work is done soonest at the highest rate."""
         return Range(self.low / rate.high, self.expected / rate.expected, self.high / rate.low)

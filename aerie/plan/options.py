@@ -6,34 +6,34 @@ own arithmetic.
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aerie.config import Config
 from aerie.contracts.codecs import Codec
 from aerie.plan.estimate import Plan, estimate
 from aerie.plan.facts import Facts
+from aerie.rolling.settings import RollingSettings
 
 _SHORTEST_ANSWER = 256
-# One part is trained on while the next one is captured.
-_ROLLING_PARTS = 2
 # What is lost by each codec.
 _CODECS: dict[Codec, str] = {
     "bf16": "nothing",
     "fp8": "rounds states",
     "teacher": "keeps the likeliest tokens in the place of the final state: no export",
 }
+# Parts differ from their mean, and so does what is held out of each.
+_ROLLING_MARGIN = 0.9
 
 
 @dataclass(frozen=True)
 class Option:
-    """One way out. `fits` says whether it is enough alone, `built` whether this version has it."""
+    """One way out. `fits` says whether it is enough alone."""
 
     what: str
     cost: str
     bytes_saved: int
     gpu_hours_saved: float
     fits: bool
-    built: bool = True
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def _disk(config: Config, facts: Facts, plan: Plan) -> Iterator[Problem]:
         *_codecs(config, facts, plan),
         *_shorter(config, facts, plan, fits),
         *_fewer(config, facts, plan, fits),
-        _rolling(plan),
+        *_rolling(config, facts, plan),
         Option(
             f"a larger disk: {tb(needed - storage.free)} more, or another `work` folder",
             "",
@@ -218,20 +218,35 @@ def _epochs(
     yield _option("drafts.*.epochs: 1", "lowers the accept length", plan, other, fits(other))
 
 
-def _rolling(plan: Plan) -> Option:
-    storage = plan.storage
-    largest = max(entry.tokens.expected / max(entry.parts, 1) for entry in plan.entries)
-    held = _ROLLING_PARTS * largest * storage.bytes_per_token[storage.codec]
-    saved = max(storage.states[storage.codec].expected - held, 0)
-    left = storage.needed(storage.codec).expected - saved
-    return Option(
-        "rolling capture: states of the parts in training alone",
-        "captures states anew in each epoch",
-        round(saved),
-        0.0,
-        left <= storage.free,
-        built=False,
-    )
+def _rolling(config: Config, facts: Facts, plan: Plan) -> Iterator[Option]:
+    """All that is free for states, and what may be shuffled together then; the least, a part and
+    all samples held out, where that is more.
+    """
+    storage, codec = plan.storage, plan.storage.codec
+    states, each = storage.states[codec].expected, storage.bytes_per_token[codec]
+    share = max(draft.eval_share for draft in config.drafts.values())
+    part = each * max(entry.tokens.expected / max(entry.parts, 1) for entry in plan.entries)
+    free = storage.free + storage.present - storage.responses.expected - storage.drafts
+    least = share * states + part / _ROLLING_MARGIN
+    budget = max(_round_down(free), math.ceil(least))
+    window = _ROLLING_MARGIN * (budget - share * states)
+    shuffle = _round_down(window / each * (1 - share))
+    if budget >= states or shuffle < 1:
+        return
+    rolling = RollingSettings(budget_bytes=budget)
+    other = estimate(config.model_copy(update={"rolling": rolling}), facts)
+    more = other.gpu_hours.expected - plan.gpu_hours.expected
+    hours = f", up to {more:,.0f} GPU-hours more" if more > 0 else ""
+    what = f"rolling.budget_bytes: {budget} with drafts.*.shuffle_tokens: {shuffle}"
+    option = _option(what, f"captures states anew in each epoch{hours}", plan, other, free >= least)
+    yield replace(option, gpu_hours_saved=0.0)
+
+
+def _round_down(value: float) -> int:
+    """To two digits, as people write a limit."""
+    digits = max(len(str(int(value))) - 2, 0) if value > 0 else 0
+    unit: int = 10**digits
+    return int(value) // unit * unit
 
 
 def _scaled(config: Config, percent: int) -> Config:

@@ -152,16 +152,12 @@ def _problems(problems: Sequence[Problem]) -> Iterator[str]:
 
 def _option(option: Option) -> tuple[str, ...]:
     return (
-        option.what + _unbuilt(option.built),
+        option.what,
         tb(option.bytes_saved) if option.bytes_saved else DASH,
         decimal(option.gpu_hours_saved, 1) if option.gpu_hours_saved else DASH,
         option.cost,
         "yes" if option.fits else "no",
     )
-
-
-def _unbuilt(built: bool) -> str:
-    return "" if built else " (not built yet)"
 
 
 def _mix(plan: Plan) -> Iterator[str]:
@@ -235,6 +231,7 @@ def _disk(plan: Plan) -> Iterator[str]:
         f"this build are written already. Answers take {tb(storage.responses.expected)} "
         f"({storage.responses_basis}), drafts and their checkpoints {tb(storage.drafts)} "
         f"({storage.drafts_basis})."
+        + (f" At most {tb(storage.budget)} of states stay at a time." if storage.budget else "")
     )
     yield ""
     head = ("codec", "bytes a token", "states", "range", "still to be written, in all", "")

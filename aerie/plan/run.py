@@ -64,7 +64,7 @@ def _lines(problem: Problem) -> list[str]:
 def _words(option: Option) -> str:
     saves = [tb(option.bytes_saved)] if option.bytes_saved else []
     saves += [f"{option.gpu_hours_saved:,.1f} GPU-hours"] if option.gpu_hours_saved else []
-    words = option.what + ("" if option.built else " (not built yet)")
+    words = option.what
     words += f": saves {' and '.join(saves)}" if saves else ""
     words += f"; {option.cost}" if option.cost else ""
     return words + ("" if option.fits else "; not enough alone")

@@ -30,6 +30,7 @@ class Inputs:
     scaling: Path | None = None
     map_study: Path | None = None
     mix_study: Path | None = None
+    rolling: Path | None = None
     selections: list[Path] = field(default_factory=list)
     candidates: list[Path] = field(default_factory=list)
     licences: list[Path] = field(default_factory=list)
@@ -78,6 +79,7 @@ class Material:
     scaling: Document | None
     map_study: Document | None
     mix_study: Document | None
+    rolling: Document | None
     states: list[Document]
     data_sources: list[Source]
     licence_sources: list[Source]
@@ -115,6 +117,7 @@ def collect(inputs: Inputs, page: Path) -> Material:
         scaling=one(inputs.scaling),
         map_study=one(inputs.map_study),
         mix_study=one(inputs.mix_study),
+        rolling=one(inputs.rolling),
         states=many(inputs.states),
         data_sources=[doc.source for doc in (*candidates, *selections, *responses)],
         licence_sources=[doc.source for doc in licences],

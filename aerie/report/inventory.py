@@ -254,6 +254,11 @@ def _evidence(material: Material) -> list[tuple[str, str]]:
     parts = len(material.states)
     tokens = total(number(document.content, "counts", "tokens") for document in material.states)
     states = f"{plural(parts, 'part')}, {integer(tokens)} tokens" if parts else ""
+    fitted = states and "the states fitted"
+    if material.rolling:
+        captures = table(material.rolling.content, "captures")
+        states = f"{plural(len(captures), 'part')}, captured while the draft was trained"
+        fitted = "no more states at a time than rolling.budget_bytes"
     cover = ""
     if material.coverage:
         found = table(material.coverage.content, "datasets")
@@ -270,7 +275,7 @@ def _evidence(material: Material) -> list[tuple[str, str]]:
         ("config", "every key is known and within its limits"),
         ("supervision", supervision),
         ("coverage", cover),
-        ("disk", states and "the states fitted"),
+        ("disk", fitted),
         ("states", states),
         ("draft", draft),
         ("accept", "" if served is None else accept),

@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+from rich import filesize
+
 from aerie.report.blocks import Chips, Facts, Figure, Gallery, Key, Prose, Section, Table
 from aerie.report.charts import Axis, Row, Series, axis, lines_chart, rows_chart
 from aerie.report.collect import Document, Material
@@ -17,6 +19,7 @@ from aerie.report.text import (
     percent,
     rows,
     shown,
+    significant,
     table,
     words,
 )
@@ -50,6 +53,8 @@ def training(material: Material) -> Section:
         section.blocks.append(Gallery(figures))
     if material.draft:
         section.blocks.append(_settings(material.draft))
+    if material.rolling:
+        section.blocks.append(_rolling(material.rolling))
     if not section.blocks:
         section.blocks.append(Prose("No training record was given to this report."))
     return section
@@ -211,6 +216,27 @@ def _settings(document: Document) -> Facts:
     items = [(_named(key, _COUNTS), integer(count(counts, key))) for key in counts]
     items += [(_named(key, _SETTINGS), shown(value)) for key, value in settings.items()]
     return Facts("Recipe", items, [document.source])
+
+
+def _rolling(document: Document) -> Facts:
+    """What it cost that states were captured as the draft was trained."""
+    content = document.content
+    times = [v for part in table(content, "captures") if (v := count(content, "captures", part))]
+    peak, budget, written = (
+        DASH if (found := count(content, key)) is None else filesize.decimal(found)
+        for key in ("peak_bytes", "budget_bytes", "bytes_written")
+    )
+    spread = f"{integer(min(times, default=0))} to {integer(max(times, default=0))}"
+    items = [
+        ("Windows, all epochs", integer(count(content, "windows"))),
+        ("Parts captured", integer(len(times))),
+        ("Captures of parts", f"{integer(sum(times))}, {spread} of each"),
+        ("Time of the captures", f"{significant(number(content, 'capture_s'))} s"),
+        ("Time of the training", f"{significant(number(content, 'training_s'))} s"),
+        ("States written", written),
+        ("States on the disk, at most", f"{peak} of {budget}"),
+    ]
+    return Facts("Rolling capture", items, [document.source])
 
 
 def _named(key: str, names: dict[str, str]) -> str:

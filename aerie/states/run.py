@@ -43,7 +43,7 @@ _PROBE_ROWS = 256
 
 
 @dataclass(frozen=True)
-class _Piece:
+class Piece:
     """One states file to be: its path, its responses in order and the key of its content."""
 
     path: Path
@@ -57,6 +57,15 @@ class _Piece:
     @property
     def token_ids(self) -> list[list[int]]:
         return [response.prompt_ids + response.output_ids for response in self.responses]
+
+
+@dataclass(frozen=True)
+class PartLayout:
+    """What the states of a part will be: its files, and the provenance that its index states."""
+
+    pieces: list[Piece]
+    layers: Layers
+    provenance: dict[str, Any]
 
 
 def capture_part(
@@ -80,25 +89,8 @@ def capture_part(
         GateError: the disk is too small, or what the engine captured is not right.
     """
     model = read_target(target)
-    table = responses.with_suffix(".parquet")
-    digest = read_whole(responses, "responses", [table.name])["files"][table.name]["xxh3"]
-    layers = choose_layers(model.layers, settings.layers)
-    provenance: dict[str, Any] = {
-        "target": model.revision,
-        "layers": layers.as_dict(),
-        "dtype": model.dtype,
-        **settings.stored(),
-    }
-    teacher = settings.teacher.stored()
-    if settings.codec == "teacher" and teacher.k > model.vocab_size:
-        raise ConfigError(
-            "states.teacher.k is more than the target's vocabulary has",
-            saw=teacher.k,
-            expected=f"at most {model.vocab_size}",
-        )
-    widths = (len(layers.hf_hidden_states) * model.hidden_size, model.hidden_size)
-    per_file = settings.file_bytes // token_bytes(*widths, settings.codec, teacher)
-    pieces = _cut(read_responses(table), per_file, out.parent, provenance)
+    layout = lay_out(responses, model, settings, out.parent)
+    pieces, layers = layout.pieces, layout.layers
     # The old index would vouch for files that are about to change.
     out.unlink(missing_ok=True)
     missing = [piece for piece in pieces if not _is_right(piece)]
@@ -111,7 +103,7 @@ def capture_part(
             len(layers.hf_hidden_states),
             model.hidden_size,
             codec=settings.codec,
-            teacher=teacher,
+            teacher=settings.teacher.stored(),
         )
         kept = sum(sum(piece.lengths) for piece in pieces) - tokens
         job = _Job(model, layers, settings, greedy, threads, engine)
@@ -121,8 +113,37 @@ def capture_part(
         {piece.path.name: [response.id for response in piece.responses] for piece in pieces},
         layers,
         _counts(pieces),
-        {**provenance, "responses": digest},
+        layout.provenance,
     )
+
+
+def lay_out(responses: Path, target: Target, settings: StatesSettings, folder: Path) -> PartLayout:
+    """The states of the part whose sidecar is `responses`, as they lie, or will, in `folder`.
+
+    Raises:
+        ContractError: the responses are missing or damaged.
+        ConfigError: the wanted layers do not exist, or `teacher.k` is above the vocabulary.
+    """
+    table = responses.with_suffix(".parquet")
+    digest = read_whole(responses, "responses", [table.name])["files"][table.name]["xxh3"]
+    layers = choose_layers(target.layers, settings.layers)
+    provenance: dict[str, Any] = {
+        "target": target.revision,
+        "layers": layers.as_dict(),
+        "dtype": target.dtype,
+        **settings.stored(),
+    }
+    teacher = settings.teacher.stored()
+    if settings.codec == "teacher" and teacher.k > target.vocab_size:
+        raise ConfigError(
+            "states.teacher.k is more than the target's vocabulary has",
+            saw=teacher.k,
+            expected=f"at most {target.vocab_size}",
+        )
+    widths = (len(layers.hf_hidden_states) * target.hidden_size, target.hidden_size)
+    per_file = settings.file_bytes // token_bytes(*widths, settings.codec, teacher)
+    pieces = _cut(read_responses(table), per_file, folder, provenance)
+    return PartLayout(pieces, layers, {**provenance, "responses": digest})
 
 
 def _length(response: Response) -> int:
@@ -131,7 +152,7 @@ def _length(response: Response) -> int:
 
 def _cut(
     responses: list[Response], tokens: int, folder: Path, provenance: dict[str, Any]
-) -> list[_Piece]:
+) -> list[Piece]:
     """Files of at most `tokens` tokens, or of one response that is longer."""
     groups = _grouped(list(map(_length, responses)), tokens)
     pieces = []
@@ -139,7 +160,7 @@ def _cut(
         members = [responses[index] for index in group]
         samples = [(response.prompt_ids, response.output_ids) for response in members]
         path = folder / f"{number:05d}.safetensors"
-        pieces.append(_Piece(path, members, file_key(samples, provenance)))
+        pieces.append(Piece(path, members, file_key(samples, provenance)))
     return pieces
 
 
@@ -167,7 +188,7 @@ def _batches(lengths: dict[int, int], tokens: int) -> Iterator[list[int]]:
         yield batch
 
 
-def _is_right(piece: _Piece) -> bool:
+def _is_right(piece: Piece) -> bool:
     try:
         states = StatesFile(piece.path)
     except ContractError:
@@ -183,7 +204,7 @@ def _remove_others(folder: Path, kept: set[Path]) -> None:
                 path.unlink()
 
 
-def _counts(pieces: list[_Piece]) -> dict[str, int]:
+def _counts(pieces: list[Piece]) -> dict[str, int]:
     return {
         "samples": sum(len(piece.responses) for piece in pieces),
         "tokens": sum(sum(piece.lengths) for piece in pieces),
@@ -205,7 +226,7 @@ class _Job:
     threads: int
     engine: str
 
-    def run(self, pieces: list[_Piece], kept_tokens: int, title: str) -> None:
+    def run(self, pieces: list[Piece], kept_tokens: int, title: str) -> None:
         from aerie.engines import STREAMING
 
         if self.engine not in STREAMING:
@@ -216,7 +237,7 @@ class _Job:
         with _tensor_threads(1):
             self._run(pieces, kept_tokens, title)
 
-    def _run(self, pieces: list[_Piece], kept_tokens: int, title: str) -> None:
+    def _run(self, pieces: list[Piece], kept_tokens: int, title: str) -> None:
         teaches = self.settings.codec == "teacher"
         head = read_head(self.target) if self.greedy or teaches else None
         teacher = placed(head) if head is not None and teaches else None
@@ -229,7 +250,7 @@ class _Job:
                     self._write(piece, captured, head, teacher)
 
     @contextmanager
-    def _captured(self, pieces: list[_Piece], progress: Progress) -> "Iterator[Iterator[Captured]]":
+    def _captured(self, pieces: list[Piece], progress: Progress) -> "Iterator[Iterator[Captured]]":
         """States of the responses of all pieces, in their order."""
         from aerie.engines import STREAMING, open_capture, open_engine
 
@@ -247,7 +268,7 @@ class _Job:
 
     def _write(
         self,
-        piece: _Piece,
+        piece: Piece,
         captured: "Iterator[Captured]",
         head: "torch.Tensor | None",
         teacher: "torch.Tensor | None",
@@ -299,7 +320,7 @@ class _Job:
         return replace(sample, last=None, top_ids=ids, top_logprobs=logprobs, tail=tail)
 
     def _streamed(
-        self, stream: "CaptureStream", pieces: list[_Piece], progress: Progress
+        self, stream: "CaptureStream", pieces: list[Piece], progress: Progress
     ) -> "Generator[Captured, None, None]":
         """States of the responses of all pieces: the engine works ahead, across files."""
         ids = [ids for piece in pieces for ids in piece.token_ids]
@@ -308,7 +329,7 @@ class _Job:
             progress.advance(len(each))
             yield states
 
-    def _batched(self, engine: "Engine", piece: _Piece, progress: Progress) -> "Iterator[Captured]":
+    def _batched(self, engine: "Engine", piece: Piece, progress: Progress) -> "Iterator[Captured]":
         """States of the piece's responses, by batches of its own: the same ones in every run."""
         ids = piece.token_ids
         for window in _grouped(piece.lengths, _WINDOW_BATCHES * self.settings.batch_tokens):

@@ -181,7 +181,16 @@ class _Search:
             wanted = {"layers": layers.as_dict(), "teacher": None, **self.config.states.stored()}
             if wanted != {name: made.get(name) for name in wanted}:
                 return "states of other layers or another codec"
+        if self._rolled():
+            return "states of drafts that are there, captured again when they are needed"
         return None
+
+    def _rolled(self) -> bool:
+        """Whether states come and go, and every draft has had them."""
+        if self.config is None or self.config.rolling is None:
+            return False
+        drafts = self.work / "draft"
+        return all((drafts / run / "rolling.json").exists() for run in self.config.drafts)
 
     def _revision(self) -> str | None:
         try:
@@ -220,6 +229,8 @@ class _Search:
             match file.path.parts:
                 case ("draft", run, "draft.json"):
                     done[Path("journal", "draft", run)] = file
+                case ("draft", run, "rolling.json"):
+                    done[Path("journal", "rolling", run)] = file
                 case ("scaling", "points", name):
                     done[Path("journal", "scaling", Path(name).stem)] = file
         for file in self.files:

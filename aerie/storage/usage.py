@@ -104,9 +104,16 @@ def forecast(work: Path) -> list[Missing]:
     missing = [
         _missing(phase, name, dataset, each[phase])
         for phase in _TOKENS
+        # States that come and go are not still to come.
+        if phase != "states" or not _rolls(work)
         for name, dataset in datasets.items()
     ]
     return [row for row in missing if row]
+
+
+def _rolls(work: Path) -> bool:
+    """Whether states are captured as drafts are trained, or were."""
+    return any(any(work.glob(pattern)) for pattern in ("journal/rolling/*", "draft/*/rolling.json"))
 
 
 _PHASES = (

@@ -81,6 +81,12 @@ def load_checkpoint(
     return None
 
 
+def resumable_step(folder: Path, contract: dict[str, Any]) -> int:
+    """The step after which `load_checkpoint` would continue; 0 for a run from the start."""
+    state = load_checkpoint(folder, contract, lambda tensors: None)
+    return int(state["step"]) if state else 0
+
+
 def load_weights(folder: Path, step: int, weights: Matrices) -> None:
     """Restore the weights alone of the checkpoint after `step`, in place and in their dtype.
 

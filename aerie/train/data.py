@@ -103,9 +103,7 @@ def split(samples: Sequence[Located], held_out_share: float) -> tuple[list[Locat
     training: list[Located] = []
     held_out: list[Located] = []
     for sample in samples:
-        prompt = sample.id.rpartition(".")[0]
-        share = xxhash.xxh3_64_intdigest(prompt.encode()) / 2**64
-        (held_out if share < held_out_share else training).append(sample)
+        (held_out if is_held_out(sample.id, held_out_share) else training).append(sample)
     if not training or not held_out:
         raise DataError(
             "there are too few samples to train on some and hold some out",
@@ -113,6 +111,12 @@ def split(samples: Sequence[Located], held_out_share: float) -> tuple[list[Locat
             remedy="raise `take` of the datasets, or `eval_share` of the draft",
         )
     return training, held_out
+
+
+def is_held_out(sample: str, share: float) -> bool:
+    """Whether the sample of this id is one of those that are held out, about `share` of all."""
+    prompt = sample.rpartition(".")[0]
+    return xxhash.xxh3_64_intdigest(prompt.encode()) / 2**64 < share
 
 
 @lru_cache(maxsize=256)

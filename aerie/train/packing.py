@@ -251,13 +251,16 @@ def _spans(lengths: Iterable[int]) -> list[tuple[int, int]]:
     return [*zip([0, *ends], ends, strict=False)]
 
 
-def plan_packs(lengths: Sequence[int], budget: int, seed: int, epoch: int) -> list[list[int]]:
+def plan_packs(
+    lengths: Sequence[int], budget: int, seed: int, epoch: int, window: int = 0
+) -> list[list[int]]:
     """Which samples go into which pack of an epoch: a seeded order, cut at `budget` tokens.
 
     A pure function of its arguments, so that a run can continue at any step. A sample longer than
-    the budget has a pack of its own.
+    the budget has a pack of its own. `window` counts those that are shuffled apart in an epoch.
     """
-    order = np.random.default_rng((seed, epoch)).permutation(len(lengths))
+    key = (seed, epoch, window) if window else (seed, epoch)
+    order = np.random.default_rng(key).permutation(len(lengths))
     packs: list[list[int]] = []
     room = 0
     for index in order.tolist():

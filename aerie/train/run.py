@@ -2,24 +2,21 @@
 
 import logging
 import shutil
-from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from aerie.contracts.draft import check_draft, write_draft
+from aerie.contracts.draft import DraftConfig, check_draft, write_draft
 from aerie.contracts.layers import Layers
-from aerie.contracts.sidecar import read_sidecar, write_sidecar
+from aerie.contracts.sidecar import write_sidecar
 from aerie.contracts.vocab import VocabMap, read_vouched_map
-from aerie.errors import ContractError
-from aerie.files import canonical_json, digest_file, digest_json, replacing, write_json
-from aerie.states.manifest import read_manifest
+from aerie.files import canonical_json, digest_file, replacing, write_json
 from aerie.target import Target, read_target
-from aerie.train.data import locate
 from aerie.train.ranks import join
 from aerie.train.settings import DraftSettings, TrackingSettings
+from aerie.train.source import TrainingSource
 from aerie.train.start import draft_config, freeze
 from aerie.train.trackers import makers
 from aerie.train.tracking import Tracking
@@ -30,16 +27,18 @@ log = logging.getLogger("aerie")
 
 def train(
     settings: DraftSettings,
-    manifest: Path,
+    source: TrainingSource,
     map_sidecar: Path,
     target_sidecar: Path,
     checkpoints: Path,
     out: Path,
     tracking: Path | None = None,
+    until: int | None = None,
 ) -> None:
     """Train a draft and write its folder; `out` is its sidecar, `draft.json`, written last.
 
-    With `tracking`, a folder, the run can be watched as the section `tracking` says.
+    With `tracking`, a folder, the run can be watched as the section `tracking` says. With `until`,
+    a step, it ends after that one with a checkpoint, and it is for the caller to remove those.
 
     Raises:
         ConfigError: a package that tracking needs is not installed.
@@ -54,31 +53,39 @@ def train(
         else {}
     )
     target, vocab = read_target(target_sidecar), read_vouched_map(map_sidecar)
-    indexes = read_manifest(manifest)
-    layers = _layers(indexes)
-    config = draft_config(target, settings, vocab, layers)
-    contract: dict[str, Any] = {
-        "draft": config.as_json(),
-        "target": target.revision,
-        "map": digest_file(map_sidecar.with_name("map.safetensors")),
-        "states": digest_json(read_sidecar(manifest, "manifest")["files"]),
-    }
+    config = draft_config(target, settings, vocab, source.layers)
     with join() as ranks, closing(shown):
         frozen = freeze(target, vocab, getattr(torch, settings.dtype), ranks.device)
-        contract["settings"] = settings.recipe(ranks.world)
+        contract = run_contract(settings, config, target, map_sidecar, source, ranks.world)
         trainer = Trainer(
-            settings, config, frozen, locate(indexes), checkpoints, contract, ranks, shown
+            settings, config, frozen, source.samples, checkpoints, contract, ranks, shown
         )
         log.info(
             "training on %d samples, %d held out; %d steps of at most %d tokens, on %d x %s",
             len(trainer.training), len(trainer.held_out), len(trainer.schedule),
             settings.pack_tokens * settings.accumulate * ranks.world, ranks.world, ranks.device,
         )  # fmt: skip
-        trainer.run()
-        if ranks.leads:
-            _write(trainer, vocab, target, layers, out)
-            # Kept until here, so that a kill during the export repeats the export and no step.
-            shutil.rmtree(checkpoints, ignore_errors=True)
+        if trainer.run(until) and ranks.leads:
+            _write(trainer, vocab, target, source.layers, out)
+            if until is None:
+                # Kept until here, so that a kill during the export repeats the export and no step.
+                shutil.rmtree(checkpoints, ignore_errors=True)
+
+
+def run_contract(
+    settings: DraftSettings, config: DraftConfig, target: Target, map_sidecar: Path,
+    source: TrainingSource, world: int,
+) -> dict[str, Any]:  # fmt: skip
+    """What a checkpoint must have been written for, if a run of `world` processes is to go on from
+    it.
+    """
+    return {
+        "draft": config.as_json(),
+        "target": target.revision,
+        "map": digest_file(map_sidecar.with_name("map.safetensors")),
+        "states": source.states,
+        "settings": settings.recipe(world),
+    }
 
 
 def _write(trainer: Trainer, vocab: VocabMap, target: Target, layers: Layers, out: Path) -> None:
@@ -94,23 +101,6 @@ def _write(trainer: Trainer, vocab: VocabMap, target: Target, layers: Layers, ou
     write_json(files[3], {"k": settings.steps, "epochs": trainer.state["epochs"]})
     provenance = _provenance(trainer, layers) | {"exported": trainer.exported}
     write_sidecar(out, "draft", files, _counts(trainer), provenance)
-
-
-def _layers(indexes: Sequence[Path]) -> Layers:
-    read = [read_sidecar(index, "states") for index in indexes]
-    how = ("codec", "teacher")
-    found = {
-        canonical_json([each["layers"], *(each["provenance"].get(name) for name in how)])
-        for each in read
-    }
-    if len(found) != 1:
-        raise ContractError(
-            "the states were captured with different layers or codecs",
-            saw=sorted(found),
-            expected="one set of layers and one codec",
-            remedy="run the build again: parts of another configuration are captured anew",
-        )
-    return Layers(tuple(read[0]["layers"]["hf_hidden_states"]))
 
 
 def _counts(trainer: Trainer) -> dict[str, Any]:

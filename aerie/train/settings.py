@@ -25,6 +25,9 @@ class DraftSettings(Section):
     weight_decay: float = key(0.0, "AdamW", ge=0)
     clip: float = key(0.5, "largest norm of the gradient", gt=0)
     pack_tokens: int = key(8192, "tokens of a pack, the unit of a GPU's work", ge=128)
+    shuffle_tokens: int | None = key(
+        None, "tokens of the parts that are shuffled together; default: all are", ge=1
+    )
     accumulate: int = key(1, "packs of each GPU in an optimizer step", ge=1)
     gpus: int = key(
         1, "GPUs that train together, each its own packs of a step: more make a step larger", ge=1

@@ -64,8 +64,9 @@ class Trainer:
         self.layout = new_layout(settings, self._new_weights(), ranks)
         self.schedule = plan_steps(
             self.training, settings.pack_tokens, settings.seed, settings.epochs,
-            settings.accumulate * ranks.world,
+            settings.accumulate * ranks.world, settings.shuffle_tokens,
         )  # fmt: skip
+        self.until = len(self.schedule)
         self.state: dict[str, Any] = {
             "step": 0,
             "supervised": 0,
@@ -80,9 +81,12 @@ class Trainer:
         self.tracking = tracking or Tracking()
         self.records = Records(len(self.schedule))
 
-    def run(self) -> None:
+    def run(self, until: int | None = None) -> bool:
         """Train to the end of the schedule, from the newest checkpoint that fits. The weights are
         then those that `export` asks for.
+
+        With `until`, an earlier step, a checkpoint is written after it. Returns whether the
+        schedule ended.
 
         Raises:
             DataError: more steps than `max_skipped` gave a loss or gradient that is not finite.
@@ -90,6 +94,7 @@ class Trainer:
             GateError: the draft cannot learn one sample by heart.
             Preempted: the process was told to end; a checkpoint is written.
         """
+        self.until = len(self.schedule) if until is None else until
         contract = self.state["contract"]
         resumed = load_checkpoint(self.checkpoints, contract, self.layout.restore)
         if resumed is None:
@@ -101,16 +106,19 @@ class Trainer:
         )  # fmt: skip
         with Progress("draft", len(self.schedule), "steps", "tokens") as progress, Stop() as stop:
             progress.skip(self.state["step"])
-            while self.state["step"] < len(self.schedule):
+            while self.state["step"] < self.until:
                 try:
                     self._run(progress, stop)
                 except torch.OutOfMemoryError as error:
                     self._lower_budget(error)
+        if self.state["step"] < len(self.schedule):
+            return False
         self._choose()
+        return True
 
     def _run(self, progress: Progress, stop: Stop) -> None:
         ranks, first = self.ranks, self.state["step"]
-        plan = [self._share(step) for step in self.schedule[first:]]
+        plan = [self._share(step) for step in self.schedule[first : self.until]]
         budget = -(-self.settings.pack_tokens // self.state["parts"])
         loader = Loader(plan, budget, ranks.device)
         self.tracking.restart(loader.waited)
@@ -120,7 +128,7 @@ class Trainer:
             self.state["supervised"] += self.schedule[number].count(0)
             self.tracking.add(self.schedule[number])
             ends_epoch = self._ends_epoch(number)
-            due = (number + 1) % self.settings.checkpoint_every == 0
+            due = (number + 1) % self.settings.checkpoint_every == 0 or number + 1 == self.until
             reading = self.records.full or ends_epoch or due
             # Several ranks vote, which waits for the device, so they do it when they read anyway.
             stopping = (ranks.world == 1 or reading) and stop.asked(ranks)
@@ -162,7 +170,12 @@ class Trainer:
 
     def self_test(self) -> None:
         """Stop before the first step if the draft cannot learn the median sample by heart."""
-        median = sorted(self.training, key=lambda sample: sample.rows)[len(self.training) // 2]
+        # Of those that are trained on first: the states of others may not be there yet.
+        first = [step for step in self.schedule if (step.epoch, step.window) == (0, 0)]
+        place = {sample: number for number, sample in enumerate(self.training)}
+        samples = [sample for step in first for pack in step.packs for sample in pack]
+        samples.sort(key=lambda sample: (sample.rows, place[sample]))
+        median = samples[len(samples) // 2]
         pack = read_pack([median]).to(self.ranks.device)
         real = sum(pack.answers)
         entropy = torch.special.entr(teacher_shares(self.frozen, pack)[:real]).sum(-1).mean()

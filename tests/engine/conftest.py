@@ -17,6 +17,7 @@ from aerie.states.run import capture_part
 from aerie.target import Target, render
 from aerie.train.run import train
 from aerie.train.settings import DraftSettings
+from aerie.train.source import TrainingSource
 from aerie.vocab.counts import count_dataset
 from aerie.vocab.map import make_map
 
@@ -45,7 +46,14 @@ class Raised:
     def train(self, out: Path, settings: DraftSettings = SETTINGS) -> Path:
         """Train on the same states and map into another folder; returns the sidecar."""
         sidecar = out / "draft/draft.json"
-        train(settings, self.states, self.map, self.target, out / "checkpoints", sidecar)
+        train(
+            settings,
+            TrainingSource.of_manifest(self.states),
+            self.map,
+            self.target,
+            out / "checkpoints",
+            sidecar,
+        )
         return sidecar
 
 

@@ -207,6 +207,14 @@ def map_study(names: list[str]) -> dict[str, Any]:
     return content | {"own": 8192, "k": 3, "sizes": sizes}
 
 
+ROLLING = {
+    "artifact": "rolling", "contract": VERSIONS["rolling"], "budget_bytes": 4_000_000_000_000,
+    "windows": 9, "epochs": 3, "captures": {"chat/000": 3, "chat/001": 2},
+    "bytes_written": 9_200_000_000_000, "peak_bytes": 3_900_000_000_000,
+    "capture_s": 205_000.5, "training_s": 43_210.0,
+}  # fmt: skip
+
+
 def mix_study(names: list[str]) -> dict[str, Any]:
     """`mix_study.json`, as Aerie makes it of two drafts of each mix."""
     rng = random.Random(11)
@@ -405,6 +413,7 @@ def write_build(work: Path, names: list[str] | None = None, hostile: bool = Fals
         scaling=write(work / "scaling" / "scaling.json", scaling(names)),
         map_study=write(work / "map_study" / "map_study.json", map_study(names)),
         mix_study=write(work / "mix_study" / "mix_study.json", mix_study(names)),
+        rolling=write(work / "draft" / "main" / "rolling.json", ROLLING),
         selections=[single[1] for single, _ in found.values()],
         candidates=[single[0] for single, _ in found.values()],
         licences=[single[2] for single, _ in found.values()],

@@ -60,7 +60,22 @@ def test_a_small_disk_is_refused_with_options_that_fit() -> None:
 
     fp8 = option(problem, "states.codec: fp8")
     assert fp8.bytes_saved == pytest.approx(plan.storage.states["bf16"].expected / 2, rel=0.01)
-    assert not option(problem, "rolling capture").built
+
+    rolling = option(problem, "rolling.budget_bytes")
+    assert rolling.fits and "captures states anew in each epoch, up to" in rolling.cost
+    budget, shuffle = (int(word) for word in re.findall(r"\d+", rolling.what))
+    rolled = config(
+        MIX, responses__max_new_tokens=8192, rolling__budget_bytes=budget,
+        drafts__main__shuffle_tokens=shuffle,
+    )  # fmt: skip
+    assert not problems(rolled, known)
+    # A window with the samples held out of all, beside them.
+    held_out = 0.05 * plan.storage.states["bf16"].expected
+    window = shuffle / 0.95 * plan.storage.bytes_per_token["bf16"]
+    assert 0.8 * budget < held_out + window < budget
+    captured = {work.phase: work for work in estimate(rolled, known).work}["states"]
+    assert captured.tokens is not None
+    assert captured.tokens.expected == pytest.approx(4 * plan.tokens.expected)
 
     shorter = option(problem, "responses.max_new_tokens")
     limit = int(shorter.what.split()[-1])
@@ -92,6 +107,7 @@ def test_a_disk_that_nothing_fits_says_so() -> None:
     settings = config(MIX)
     (problem,) = problems(settings, facts(settings, free=1))
     assert not any(each.fits for each in problem.options[:-1])
+    assert not option(problem, "rolling.budget_bytes").fits
     assert problem.options[-1].what.startswith("a larger disk")
 
 

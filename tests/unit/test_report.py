@@ -99,7 +99,7 @@ def test_the_fixture_matches_the_schema() -> None:
     assert list(validator.iter_errors(broken))
 
 
-@pytest.mark.parametrize("name", ["scaling", "map_study", "mix_study"])
+@pytest.mark.parametrize("name", ["scaling", "map_study", "mix_study", "rolling"])
 def test_the_studies_match_their_schemas(build: tuple[Inputs, Path], name: str) -> None:
     schema = json.loads((ROOT / f"schemas/{name}.schema.json").read_text(encoding="utf-8"))
     content = json.loads(getattr(build[0], name).read_text(encoding="utf-8"))
@@ -261,6 +261,15 @@ def test_missing_numbers_are_dashes(tmp_path: Path, hollow: Any) -> None:
     page, text = page_of(inputs, tmp_path / "report" / "index.html")
     assert "—" in text
     assert not re.search(r"\b(None|nan|inf|null)\b", " ".join(page.text))
+
+
+def test_rolling_capture_says_what_it_cost(tmp_path: Path) -> None:
+    _, text = page_of(write_build(tmp_path), tmp_path / "report" / "index.html")
+    for words in (
+        "Rolling capture", "5, 2 to 3 of each", "205,000 s", "43,210 s", "9.2 TB",
+        "3.9 TB of 4.0 TB", "2 parts, captured while the draft was trained",
+    ):  # fmt: skip
+        assert words in text, words
 
 
 @pytest.mark.parametrize("left_out", [*OPTIONAL, "all"])

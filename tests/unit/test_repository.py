@@ -23,7 +23,10 @@ RULE_FILES = sorted((ROOT / "rules").glob("*.smk"))
 PYTHONS = ("3.11", "3.12", "3.13")
 PIN = re.compile(r"(?P<name>[\w.-]+)==(?P<version>[\w.]+)(?P<marker>\s*;\s*[^#]+)?(\s+#.*)?")
 HEAVY = {"torch", "transformers", "numpy", "pyarrow", "datasets", "pydantic", "snakemake", "sglang"}
-NEEDS_TORCH = re.compile(r"aerie\.(engines\.transformers|train|bench\.(run|serving|parity))\b")
+NEEDS_TORCH = re.compile(
+    r"aerie\.(engines\.transformers|train|bench\.(run|serving|parity)"
+    r"|rolling\.(parts|room|run|store))\b"
+)
 
 
 @functools.cache

@@ -31,14 +31,12 @@ from aerie.train.data import locate, read_pack
 from aerie.train.model import Draft
 from aerie.train.objective import Frozen, Result, objective, teacher_shares
 from aerie.train.packing import make_pack
-from aerie.train.run import train
+from aerie.train.source import TrainingSource
 from aerie.train.weights import Weights
-from aerie.vocab.import_map import import_map
 from tests.commands import aerie
-from tests.unit.states_fixtures import HIDDEN, LAYERS, rounded, write_part, write_target
-from tests.unit.states_fixtures import VOCAB as VOCABULARY
+from tests.unit.states_fixtures import HIDDEN, LAYERS, rounded, write_part
 from tests.unit.states_fixtures import sample as whole_sample
-from tests.unit.train_fixtures import CONFIG, SETTINGS, make_trainer, write_samples
+from tests.unit.train_fixtures import CONFIG, make_trainer, write_samples
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 VOCAB, MAP, WIDTH = 600, 128, 16
@@ -350,19 +348,13 @@ def test_an_export_is_refused_before_anything_is_written(part: Path, format: str
         export([part, part.parents[1] / "001" / "index.json"], format, out)
 
 
-def test_training_on_two_codecs_is_refused(part: Path, tmp_path: Path) -> None:
+def test_training_on_two_codecs_is_refused(part: Path) -> None:
     other = part.parents[1] / "001" / "index.json"
     write_part(other.parent, [[4]])
     manifest = part.parents[2] / "manifest.json"
     write_manifest([part, other], manifest)
-    target = write_target(tmp_path / "target")
-    chosen = torch.arange(VOCABULARY) < 64
-    mapping = {"t2d": chosen, "d2t": torch.zeros(64, dtype=torch.int64)}
-    torch.save(mapping, tmp_path / "vocab_mapping.pt")
-    import_map(tmp_path / "vocab_mapping.pt", tmp_path / "vocab", target)
-    out, checkpoints = tmp_path / "draft.json", tmp_path / "checkpoints"
     with pytest.raises(ContractError, match="different layers or codecs"):
-        train(SETTINGS, manifest, tmp_path / "vocab/map.json", target, checkpoints, out)
+        TrainingSource.of_manifest(manifest)
 
 
 def test_final_says_what_is_missing(part: Path) -> None:

@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from aerie.config import Config
-from aerie.contracts.layers import choose_layers
-from aerie.engines.sglang.fleet import servers
+from aerie.contracts.layers import Layers, choose_layers
+from aerie.engines.sglang.capture import new_spool
+from aerie.engines.sglang.fleet import given_urls, servers
 from aerie.engines.sglang.server import Server
-from aerie.engines.sglang.settings import URLS
+from aerie.engines.sglang.settings import URLS, SglangSettings
 from aerie.engines.sglang.wanted import Wanted
 from aerie.errors import ConfigError
 from aerie.target import Target, read_target
@@ -52,13 +53,32 @@ def with_server(phase: str, config: Config, root: Path, command: Sequence[str]) 
 
 
 @contextmanager
+def capture_server(
+    target: Target, layers: Layers, settings: SglangSettings, log: Path
+) -> Iterator[dict[str, str]]:
+    """A server that captures, for as long as the context lasts, and the variables by which jobs
+    find it. None is started where the environment names one.
+
+    Raises:
+        EngineError: it cannot be started.
+    """
+    if given_urls():
+        yield {}
+        return
+    spool = new_spool(target, layers, settings)
+    try:
+        with servers(settings, Wanted.capture(target, spool), log, own=True) as fleet:
+            yield {**spool.variables(), URLS: ",".join(fleet.urls)}
+    finally:
+        spool.remove()
+
+
+@contextmanager
 def _wanted(phase: str, target: Target, config: Config) -> Iterator[tuple[Wanted, dict[str, str]]]:
     """What the server must be, and what its jobs must know besides its URL."""
     if phase == "responses":
         yield Wanted.plain(target), {}
         return
-    from aerie.engines.sglang.capture import new_spool
-
     spool = new_spool(target, choose_layers(target.layers, config.states.layers), config.sglang)
     try:
         yield Wanted.capture(target, spool), spool.variables()
