@@ -4,7 +4,6 @@ The models below are the schema; `schemas/config.schema.json` is written from th
 Each script receives one section as JSON, so that a job goes stale with its own section alone.
 """
 
-import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,7 +11,6 @@ import yaml
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
 from aerie.config_errors import describe
-from aerie.contracts.codecs import Codec, Rounding, Teacher
 from aerie.engines.sglang.settings import SglangSettings
 from aerie.errors import ConfigError
 from aerie.plan.settings import PlanSettings
@@ -21,6 +19,7 @@ from aerie.rolling.settings import RollingSettings
 from aerie.scaling.settings import MapStudySettings, MixStudySettings, ScalingSettings
 from aerie.section import Section
 from aerie.section import key as _field
+from aerie.states.settings import StatesSettings
 from aerie.train.settings import DraftSettings, TrackingSettings
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -202,46 +201,6 @@ class VocabSettings(Section):
     )
     floor: float = _field(0.9, "least coverage over all datasets", ge=0, le=1)
     dataset_floor: float = _field(0.8, "least coverage of any one dataset", ge=0, le=1)
-
-
-class TeacherSettings(Section):
-    """What the codec `teacher` keeps."""
-
-    k: int = _field(64, "likeliest tokens of a distribution", ge=1, le=4096)
-    aux: Rounding = _field("fp8", "how the captured layers are stored")
-
-    def stored(self) -> Teacher:
-        """The same for those that write files."""
-        return Teacher(self.k, self.aux)
-
-
-class StatesSettings(Section):
-    """Capture of hidden states."""
-
-    layers: tuple[int, ...] | None = _field(
-        None,
-        "indices into output_hidden_states; default [2, N//2, N-3]",
-        "give three ascending layers between 1 and N-1, or leave the key out",
-    )
-    codec: Codec = _field(
-        "bf16",
-        "how states are stored: as captured; in fp8 with half the bytes; or the final state as the "
-        "target's likeliest tokens (`teacher`)",
-    )
-    teacher: TeacherSettings = TeacherSettings()
-    batch_tokens: int = _field(4096, "tokens of one forward pass", ge=64)
-    file_bytes: int = _field(2_000_000_000, "size of one states file, about", ge=1_000_000)
-
-    def as_json(self) -> str:
-        """Without what the codec does not use: a change of it makes no states stale."""
-        unused = set() if self.codec == "teacher" else {"teacher"}
-        return json.dumps(self.model_dump(mode="json", exclude=unused), sort_keys=True)
-
-    def stored(self) -> dict[str, Any]:
-        """How states are stored, as their index says it."""
-        if self.codec != "teacher":
-            return {"codec": self.codec}
-        return {"codec": self.codec, "teacher": self.teacher.model_dump(mode="json")}
 
 
 class BenchSettings(Section):

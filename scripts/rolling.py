@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from aerie.command import parser, run
-from aerie.config import StatesSettings
+from aerie.states.settings import StatesSettings
 from aerie.train.settings import DraftSettings
 
 

@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 
 from aerie import command
-from aerie.config import StatesSettings
 from aerie.states.run import capture_part
+from aerie.states.settings import StatesSettings
 
 
 def main(options: argparse.Namespace) -> None:

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from aerie.config import StatesSettings
 from aerie.contracts.layers import Layers
 from aerie.contracts.states import token_bytes
 from aerie.contracts.states_subset import is_subset, write_subset
 from aerie.errors import DataError
 from aerie.files import digest_json
 from aerie.states.run import Piece, lay_out
+from aerie.states.settings import StatesSettings
 from aerie.target import Target
 from aerie.train.data import Located, is_held_out
 from aerie.train.source import TrainingSource

@@ -17,7 +17,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from aerie.config import StatesSettings
 from aerie.contracts.vocab import read_vouched_map
 from aerie.engines import STREAMING
 from aerie.engines.sglang.settings import SglangSettings
@@ -27,6 +26,7 @@ from aerie.rolling.cost import Cost
 from aerie.rolling.parts import RollingPart, plan_part, source_of
 from aerie.rolling.room import check_room
 from aerie.rolling.store import Store
+from aerie.states.settings import StatesSettings
 from aerie.target import Target, read_target
 from aerie.train.checkpoint import resumable_step
 from aerie.train.data import split

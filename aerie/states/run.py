@@ -12,7 +12,6 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aerie.config import StatesSettings
 from aerie.contracts.layers import Layers, choose_layers
 from aerie.contracts.responses import AnswerSource, Response, read_responses
 from aerie.contracts.sidecar import read_whole
@@ -25,6 +24,7 @@ from aerie.gates.disk import check_disk
 from aerie.gates.states import check_batch, check_probe
 from aerie.progress import Progress
 from aerie.states.likeliest import placed
+from aerie.states.settings import StatesSettings
 from aerie.target import Target, read_target
 from aerie.target_weights import read_head
 

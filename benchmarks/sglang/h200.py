@@ -23,7 +23,6 @@ from typing import Any
 from aerie.bench.suite import read_suite
 from aerie.config import (
     ROOT,
-    StatesSettings,
     VocabSettings,
     load,
 )
@@ -37,6 +36,7 @@ from aerie.engines.sglang.stream import ask
 from aerie.engines.sglang.wanted import Wanted
 from aerie.files import digest_json, read_json, write_json
 from aerie.lock import git_commit
+from aerie.states.settings import StatesSettings
 from aerie.target import render
 from aerie.target_build import build_target
 from benchmarks.sglang import measure

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aerie.config import StatesSettings, VocabSettings
+from aerie.config import VocabSettings
 from aerie.contracts.responses import Response, write_responses
 from aerie.contracts.sidecar import write_sidecar
 from aerie.engines import open_engine
@@ -14,6 +14,7 @@ from aerie.engines.base import Request
 from aerie.files import canonical_json
 from aerie.states.manifest import write_manifest
 from aerie.states.run import capture_part
+from aerie.states.settings import StatesSettings
 from aerie.target import Target, render
 from aerie.train.run import train
 from aerie.train.settings import DraftSettings

@@ -10,7 +10,6 @@ import psutil
 import pytest
 import torch
 
-from aerie.config import StatesSettings
 from aerie.contracts.layers import choose_layers
 from aerie.contracts.responses import Response, read_responses, write_responses
 from aerie.contracts.sidecar import write_sidecar
@@ -27,6 +26,7 @@ from aerie.engines.transformers.load import TransformersEngine
 from aerie.errors import EngineError
 from aerie.files import read_json
 from aerie.states.run import capture_part
+from aerie.states.settings import StatesSettings
 from aerie.target import Target, read_target
 from tests.engine.conftest import Raised
 

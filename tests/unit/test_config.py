@@ -10,8 +10,9 @@ import pytest
 import yaml
 
 from aerie.__main__ import SCHEMA, schema_text
-from aerie.config import ROOT, Config, StatesSettings, load, validate
+from aerie.config import ROOT, Config, load, validate
 from aerie.errors import ConfigError
+from aerie.states.settings import StatesSettings
 
 TEXT = """\
 work: results/demo

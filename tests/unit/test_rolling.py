@@ -12,7 +12,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aerie.config import StatesSettings
 from aerie.contracts.codecs import Codec
 from aerie.contracts.responses import Response, write_responses
 from aerie.contracts.sidecar import write_sidecar
@@ -23,6 +22,7 @@ from aerie.rolling.children import REQUEUE, Children
 from aerie.rolling.parts import plan_part, source_of
 from aerie.rolling.room import check_room, removed_first
 from aerie.states.run import capture_part
+from aerie.states.settings import StatesSettings
 from aerie.target import Target
 from aerie.train.checkpoint import resumable_step
 from aerie.train.data import Located, locate, split

@@ -11,7 +11,6 @@ import torch
 
 import aerie.engines
 import aerie.states.run
-from aerie.config import StatesSettings, TeacherSettings
 from aerie.contracts.codecs import Codec
 from aerie.contracts.layers import Layers
 from aerie.contracts.responses import AnswerSource, Response, write_responses
@@ -25,6 +24,7 @@ from aerie.errors import ConfigError, ContractError, GateError
 from aerie.files import digest_file, read_json
 from aerie.gates.states import check_probe
 from aerie.states.run import capture_part
+from aerie.states.settings import StatesSettings, TeacherSettings
 from aerie.target import Target
 from aerie.target_weights import read_head
 from tests.unit.states_fixtures import rounded

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from aerie.config import StatesSettings
 from aerie.contracts import teacher
 from aerie.contracts.codecs import Rounding, Teacher
 from aerie.contracts.draft import DraftConfig
@@ -26,6 +25,7 @@ from aerie.gates.disk import check_disk
 from aerie.states.export import export
 from aerie.states.likeliest import placed
 from aerie.states.manifest import write_manifest
+from aerie.states.settings import StatesSettings
 from aerie.states.show import file_facts, sample_facts
 from aerie.train.data import locate, read_pack
 from aerie.train.model import Draft
