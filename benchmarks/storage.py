@@ -107,11 +107,14 @@ def _store(options: argparse.Namespace, codec: Codec) -> dict[str, Any]:
     reads = {
         "disk_read": partial(_read_plain, plain, 0),
         "disk_read_direct": partial(_read_plain, plain, os.O_DIRECT),
-        "read": partial(_read_states, path),
+        "read": partial(_read_states, path, SimpleQueue()),
     }
     rates: dict[str, list[float]] = {name: [] for name in (*writes, *reads)}
     cores: dict[str, list[float]] = {name: [] for name in rates}
-    for _ in range(options.repeats):
+    # The first pass allocates, and counts in nothing.
+    for number in range(options.repeats + 1):
+        if number == 1:
+            rates, cores = ({name: [] for name in rates} for _ in range(2))
         for name, work in writes.items():
             file = path if name == "write" else plain
             file.unlink(missing_ok=True)
@@ -178,15 +181,15 @@ def _read_plain(file: Path, flag: int) -> None:
     os.close(descriptor)
 
 
-def _read_states(file: Path) -> None:
-    """As the loader does: so many threads, each into memory that it uses again."""
+def _read_states(file: Path, free: "SimpleQueue[dict[str, Stretch]]") -> None:
+    """As the loader does: so many threads, each into memory that is there and is used again."""
     states = StatesFile(file)
-    free: SimpleQueue[dict[str, Stretch]] = SimpleQueue()
-    for _ in range(AHEAD):
-        free.put({
-            name: Stretch(like.new_zeros(SAMPLE_TOKENS, *like.shape[1:]))
-            for name, like in states.like.items()
-        })  # fmt: skip
+    if free.empty():
+        for _ in range(AHEAD):
+            free.put({
+                name: Stretch(like.new_zeros(SAMPLE_TOKENS, *like.shape[1:]))
+                for name, like in states.like.items()
+            })  # fmt: skip
 
     def read(index: int) -> None:
         memory = free.get()
