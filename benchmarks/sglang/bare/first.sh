@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# First call on the machine, with sglang.txz beside this, and cache.tgz, the kernels of an earlier
+# First call on the machine, with sglang.txz beside this, and cache.txz, the kernels of an earlier
 # machine, or shape/: then a server of the target's shape with random weights compiles them while
 # the rest travels.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p /tmp/site /tmp/model
 tar -xJf "$here/sglang.txz" -C /tmp/site
-if [ -f "$here/cache.tgz" ]; then
-  tar -xzf "$here/cache.tgz" -C "$HOME"
+if [ -f "$here/cache.txz" ]; then
+  tar -xJf "$here/cache.txz" -C "$HOME"
   exit
 fi
 cp -r "$here/shape" /tmp/shape

@@ -24,7 +24,7 @@ step() { # STEP SECONDS [OPTION...]
 finish() {
   cd /tmp/h200 && find . -type f ! -name '*.safetensors' ! -path './checkpoints/*' \
     ! -path './journals/*' -print0 | tar --null --files-from=- -czf /tmp/out/artifacts.tgz
-  tar -C "$HOME" -czf /tmp/out/cache.tgz .cache/flashinfer .cache/tvm-ffi .triton
+  tar -C "$HOME" -cJf /tmp/out/cache.txz .cache/flashinfer .cache/tvm-ffi .triton
   echo finished
 }
 trap finish EXIT
