@@ -37,18 +37,24 @@ def test_kills_of_every_phase(
     for job in jobs:
         checkout = runner.copy(tmp_path / job.rule)
         events, last = runner.events[job.name], runner.seconds[job.name]
-        for number in range(SLOW_KILLS if job.rule in SLOW else KILLS):
+        wanted, hits = SLOW_KILLS if job.rule in SLOW else KILLS, 0
+        # A moment drawn for a busy machine comes after the end of a job on a free one: drawn again.
+        for number in range(2 * wanted):
             if number % 3:
                 ended = runner.run(checkout, job, event=moments.randint(1, max(events, 1)))
             else:
                 ended = runner.run(checkout, job, seconds=moments.uniform(0, last))
+            killed = ended.killed
             # Whatever goes on after a kill may be killed as well.
-            again = number % 4 == 0
-            if again:
-                runner.run(checkout, job, event=moments.randint(1, max(events // 2, 1)))
-            if not ended.killed and not again:
+            if number % 4 == 0:
+                event = moments.randint(1, max(events // 2, 1))
+                killed = runner.run(checkout, job, event=event).killed or killed
+            if not killed:
                 continue
             ledger.add(f"kill: {job.rule}", *judge(runner, checkout, job, reference))
+            hits += 1
+            if hits == wanted:
+                break
         shutil.rmtree(checkout.folder)
     assert not ledger.bad("kill")
     tried = sum(row.tried for kind, row in ledger.rows.items() if kind.startswith("kill: "))
