@@ -28,6 +28,17 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     return result
 
 
+def add_answers(arguments: argparse.ArgumentParser) -> None:
+    """The options of a script that captures: whether the answers can be reproduced."""
+    answers = arguments.add_mutually_exclusive_group(required=True)
+    answers.add_argument(
+        "--greedy", action="store_true", help="probe that the states reproduce the answers"
+    )
+    answers.add_argument(
+        "--sampled", dest="greedy", action="store_false", help="the answers cannot be reproduced"
+    )
+
+
 def run(main: Callable[[argparse.Namespace], None], arguments: argparse.ArgumentParser) -> None:
     """Parse the command line, set up the log and call `main`; exit 1 with a readable error.
 

@@ -1,9 +1,12 @@
-"""Processes that must not outlive the one that started them."""
+"""Processes that must not outlive the one that started them, and those that go on later."""
 
 import ctypes
 import os
 import signal
 import sys
+
+# sysexits.h's EX_TEMPFAIL: come back later. `sbatch --requeue` and a workflow's retry both may.
+REQUEUE = 75
 
 _PR_SET_PDEATHSIG = 1
 

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from aerie.command import parser, run
+from aerie.command import add_answers, parser, run
 from aerie.states.settings import StatesSettings
 from aerie.train.settings import DraftSettings
 
@@ -62,13 +62,7 @@ if __name__ == "__main__":
         help="the section `states` as JSON",
     )
     arguments.add_argument("--engine", required=True, help="what runs the target")
-    answers = arguments.add_mutually_exclusive_group(required=True)
-    answers.add_argument(
-        "--greedy", action="store_true", help="probe that the states reproduce the answers"
-    )
-    answers.add_argument(
-        "--sampled", dest="greedy", action="store_false", help="the answers cannot be reproduced"
-    )
+    add_answers(arguments)
     arguments.add_argument(
         "--budget-bytes", type=int, help="states on the disk at a time; default: AERIE_ROLLING"
     )

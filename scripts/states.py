@@ -31,12 +31,6 @@ if __name__ == "__main__":
         help="the section `states` as JSON",
     )
     arguments.add_argument("--engine", required=True, help="what runs the target")
-    answers = arguments.add_mutually_exclusive_group(required=True)
-    answers.add_argument(
-        "--greedy", action="store_true", help="probe that the states reproduce the answers"
-    )
-    answers.add_argument(
-        "--sampled", dest="greedy", action="store_false", help="the answers cannot be reproduced"
-    )
+    command.add_answers(arguments)
     arguments.add_argument("--out", type=Path, required=True, help="index.json of the part")
     command.run(main, arguments)

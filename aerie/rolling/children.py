@@ -12,10 +12,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from aerie.errors import AerieError
-from aerie.processes import die_with_parent
-
-# sysexits.h's EX_TEMPFAIL, as a training that was told to end has it (aerie.train.stop).
-REQUEUE = 75
+from aerie.processes import REQUEUE, die_with_parent
 
 
 class Children:

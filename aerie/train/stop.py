@@ -10,10 +10,8 @@ from typing import Any
 
 import torch
 
+from aerie.processes import REQUEUE
 from aerie.train.ranks import Ranks
-
-# sysexits.h's EX_TEMPFAIL: come back later. `sbatch --requeue` and a workflow's retry both may.
-REQUEUE = 75
 
 
 class Preempted(Exception):

@@ -18,7 +18,8 @@ from aerie.contracts.sidecar import write_sidecar
 from aerie.contracts.states import StatesFile, token_bytes
 from aerie.contracts.states_subset import is_subset, write_subset
 from aerie.errors import AerieError, GateError
-from aerie.rolling.children import REQUEUE, Children
+from aerie.processes import REQUEUE
+from aerie.rolling.children import Children
 from aerie.rolling.parts import plan_part, source_of
 from aerie.rolling.room import check_room, removed_first
 from aerie.states.run import capture_part
