@@ -82,20 +82,20 @@ def _store(options: argparse.Namespace, codec: Codec) -> dict[str, Any]:
         "disk_read_direct": partial(_read_plain, plain, os.O_DIRECT),
         "read": partial(_read_states, path, SimpleQueue()),
     }
-    rates: dict[str, list[float]] = {name: [] for name in (*writes, *reads)}
-    cores: dict[str, list[float]] = {name: [] for name in rates}
+    rates: dict[str, list[float]] = {}
+    cores: dict[str, list[float]] = {}
     # The first pass allocates, and counts in nothing.
     for number in range(options.repeats + 1):
-        if number == 1:
-            rates, cores = ({name: [] for name in rates} for _ in range(2))
-        for name, work in writes.items():
-            file = path if name == "write" else plain
-            file.unlink(missing_ok=True)
-            _measure(file, work, rates[name], cores[name])
-        for name, work in reads.items():
-            file = path if name == "read" else plain
-            _forget(file)
-            _measure(file, work, rates[name], cores[name])
+        for name, work in {**writes, **reads}.items():
+            file = plain if name.startswith("disk") else path
+            if name in writes:
+                file.unlink(missing_ok=True)
+            else:
+                _forget(file)
+            rate, core = _measure(file, work)
+            if number:
+                rates.setdefault(name, []).append(rate)
+                cores.setdefault(name, []).append(core)
     plain.unlink()
     path.unlink()
     ratios = {name: _ratios(rates, name) for name in ("write", "read")}
@@ -116,13 +116,13 @@ def _ratios(rates: dict[str, list[float]], name: str) -> tuple[float, str]:
     return statistics.median(own / plain for own, plain in pairs), disk
 
 
-def _measure(file: Path, work: Callable[[], None], rates: list[float], cores: list[float]) -> None:
-    """Add the rate of `work` in bytes/s, and what it takes of a core in s a GB of `file`."""
+def _measure(file: Path, work: Callable[[], None]) -> tuple[float, float]:
+    """The rate of `work` in bytes/s, and what it takes of a core in s a GB of `file`."""
     start, used = time.perf_counter(), time.process_time()
     work()
     passed, used = time.perf_counter() - start, time.process_time() - used
-    rates.append(file.stat().st_size / passed)
-    cores.append(used * 1e9 / file.stat().st_size)
+    size = file.stat().st_size
+    return size / passed, used * 1e9 / size
 
 
 def _write_plain(file: Path, size: int, flag: int) -> None:

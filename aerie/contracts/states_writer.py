@@ -1,7 +1,7 @@
 """The writer of a states file: samples come one by one, the file appears when all are in it.
 
-The caller's thread copies and hashes, others encode, and another one writes (`BlockWriter`), so
-that the slowest of them sets the rate. Memory does not grow with the file.
+The caller's thread copies and hashes, others encode, and two write (`BlockWriter`), so that the
+slowest of them sets the rate. Memory does not grow with the file.
 """
 
 import json

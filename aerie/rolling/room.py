@@ -56,5 +56,5 @@ def check_room(
         remedy=f"one of\n    - rolling.budget_bytes: {held_out + largest}, if the disk has them\n"
         "    - a smaller `shuffle_tokens` of the draft: less is shuffled together; one part is the "
         f"least, and takes {held_out + part:,} bytes with the samples held out\n"
-        "    - `states.codec: fp8`, which takes half of bf16",
+        "    - a smaller `states.codec`: fp8 takes half of bf16, teacher less than fp8",
     )

@@ -139,6 +139,7 @@ def lay_out(responses: Path, target: Target, settings: StatesSettings, folder: P
             "states.teacher.k is more than the target's vocabulary has",
             saw=teacher.k,
             expected=f"at most {target.vocab_size}",
+            remedy="lower it; a few dozen are enough: docs/storage.md",
         )
     widths = (len(layers.hf_hidden_states) * target.hidden_size, target.hidden_size)
     per_file = settings.file_bytes // token_bytes(*widths, settings.codec, teacher)
