@@ -1,9 +1,9 @@
 """Where speculation pays: speed-up = AL(k) / R(k, b), for each k and each concurrency b.
 
 R(k, b) is the time of a round in plain decode steps. It comes from benches with and without the
-draft, or from a table that was measured with a synthetic acceptance, which needs no draft. R(0, b)
-is 1 by definition; between measured k, R is a line, and between measured b a line over log b.
-Beyond what was measured nothing is said.
+draft, or from a table that was measured with a synthetic acceptance, which needs no draft. Between
+measured k, R is a line, and between measured b a line over log b. Beyond what was measured nothing
+is said.
 """
 
 import math
@@ -46,7 +46,11 @@ class Costs:
         return sorted({cell.concurrency for cell in self.cells})
 
     def at(self, k: int, concurrency: int) -> float | None:
-        """R(k, b), or None outside of what was measured."""
+        """R(k, b), or None outside of what was measured.
+
+        A line to R(0, b) = 1 would promise too much: most of a round is there whatever its k (on an
+        H200, Llama 8B, b = 1: R is 1.35 at k = 1 and 1.46 at k = 3).
+        """
         points = [
             (math.log(b), cost)
             for b in self.concurrencies
@@ -55,7 +59,7 @@ class Costs:
         return _between(points, math.log(concurrency))
 
     def _measured(self, concurrency: int) -> list[tuple[float, float]]:
-        found: dict[int, list[float]] = {0: [1.0]}
+        found: dict[int, list[float]] = {}
         for cell in self.cells:
             if cell.concurrency == concurrency:
                 found.setdefault(cell.k, []).append(cell.round_cost)
@@ -150,11 +154,16 @@ def best(lengths: Mapping[int, float], costs: Costs, concurrency: int) -> Choice
     if not known:
         raise DataError(
             f"no round cost is known at concurrency {concurrency}",
-            saw=f"measured at {', '.join(map(str, costs.concurrencies)) or 'none'}",
-            expected="one between the least and the greatest that was measured",
+            saw=f"costs of k = {_list(cell.k for cell in costs.cells)} at concurrency "
+            f"{_list(costs.concurrencies)}, accept lengths of k = {_list(lengths)}",
+            expected="both, between the least and the greatest that was measured",
             remedy="measure it there, or pass a table with `--costs`; docs/bench.md says how",
         )
     return max([Choice(concurrency, 0, 1.0, 1.0, 1.0), *known], key=lambda c: (c.speedup, -c.k))
+
+
+def _list(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(set(numbers)))) or "none"
 
 
 def loses_from(choices: Iterable[Choice]) -> int | None:

@@ -29,6 +29,7 @@ DEFINITIONS = {
     "degenerate": "answers that loop, repeat or compress: in no figure but this one",
     "tokens_per_s": "decoded tokens / decoding time, prefill left out, batch 1; median of repeats",
     "speedup": "tokens per second with the draft / without",
+    "timed_accept_length": "accept length of the answers that speed and round cost are of",
     "round_cost": "R: seconds of a speculative round / seconds of a plain decode step",
     "break_even_accept_length": "the accept length at which the draft neither gains nor loses: R",
     "ci95": "95 % bootstrap over prompts, 2,000 resamples, widened for few prompts",
@@ -93,7 +94,7 @@ def _speed(timed: Sequence[Measured]) -> dict[str, Any]:
     of = clusters.sums(rounds(each) for each in timed)
     if not timed:
         nothing = {"tokens_per_s": None, "tokens_per_s_ci95": None}
-        names = ("speedup", "speedup_ci95", "round_cost", "round_cost_ci95")
+        names = ("speedup", "speedup_ci95", "round_cost", "round_cost_ci95", "timed_accept_length")
         return {
             "plain": nothing,
             "draft": nothing,
@@ -128,6 +129,7 @@ def _speed(timed: Sequence[Measured]) -> dict[str, Any]:
             interval(lambda ds, r, pn, ps: ds / r * pn / ps, draft_s, of, plain_tokens, plain_s)
         ),
         "break_even_accept_length": rounded(cost),
+        "timed_accept_length": accept_length(timed)["accept_length"],
     }
 
 
@@ -157,10 +159,14 @@ def verdict(result: dict[str, Any], k: int) -> dict[str, Any]:
     length, cost, speedup = result["accept_length"], result["round_cost"], result["speedup"]
     if length is None or speedup is None:
         return {"pays": None, "words": "Undecided: no answer was timed that counts."}
+    timed = result["timed_accept_length"]
+    # Speed-up x R is the accept length of the timed answers, not of all.
+    apart = f" ({timed:.2f} on the timed prompts)" if f"{timed:.2f}" != f"{length:.2f}" else ""
     spread = f"95 % interval {interval[0]:.2f} to {interval[1]:.2f}, " if interval else ""
     words = (
-        f"{head}: with k = {k} a round gains {length:.2f} tokens and costs {cost:.2f} plain decode "
-        f"steps, so decoding runs at {speedup:.2f} times its plain speed ({spread}batch 1)."
+        f"{head}: with k = {k} a round gains {length:.2f} tokens{apart} and costs {cost:.2f} "
+        f"plain decode steps, so decoding runs at {speedup:.2f} times its plain speed "
+        f"({spread}batch 1)."
     )
     if pays is False:
         words += f" It would pay from an accept length of {cost:.2f} on."

@@ -114,7 +114,7 @@ def _domains(document: Document, costs: Costs) -> Figure:
         ],
     )
     legend = [Key("dot-accent", "domain"), Key("dot-strong", "overall"), Key("mark", "break-even")]
-    note = "an estimate where k is shorter than what was measured"
+    note = "of the draft lengths whose cost was measured, and of those between them"
     return Figure("Best draft length", chart, numbers, [document.source], note, legend)
 
 

@@ -39,7 +39,7 @@ GLOSSARY = {
     "at a time; warm-up is discarded.",
     "speedup": "Speed-up: speed with the draft divided by plain speed on the same prompts.",
     "round_cost": "Round cost R: time of one speculative round in plain decode steps. "
-    "Speed-up = AL / R.",
+    "Speed-up = AL / R, of the prompts that were timed.",
     "break_even_accept_length": "Break-even: the accept length at which the draft neither gains "
     "nor loses, AL = R.",
     "coverage": "Coverage: share of supervised tokens whose id is in the map.",

@@ -27,6 +27,8 @@ from aerie.report.text import (
 _TABLE_ROWS = 40
 _SHADES = 7
 _MISSING_SHOWN = 12
+# More would touch each other in half the width of a page.
+_EPOCH_TICKS = 10
 _COUNTS = {
     "steps": "Optimizer steps",
     "supervised": "Supervised tokens seen",
@@ -164,7 +166,8 @@ def _epochs(document: Document) -> Figure:
     drawn = [Series(name, marks.get(name, "quiet"), curves[name]) for name in ordered]
     drawn.append(Series("overall", "strong", overall))
     values = [y for line in drawn for _, y in line.points]
-    across = Axis(min(numbers) - 0.15, max(numbers) + 0.15, tuple(map(float, numbers)), _epoch)
+    ticks = tuple(map(float, numbers[:: -(-len(numbers) // _EPOCH_TICKS)]))
+    across = Axis(min(numbers) - 0.15, max(numbers) + 0.15, ticks, lambda n: f"{n:.0f}")
     chart = lines_chart(
         "chart-epochs",
         "Simulated accept length by epoch",
@@ -179,6 +182,7 @@ def _epochs(document: Document) -> Figure:
     legend = [Key("stroke-strong", "overall")]
     if best is not None and best != worst:
         legend += [Key("stroke-accent", f"{best}, highest"), Key("stroke-even", f"{worst}, lowest")]
+    if len(names) > len(marks):
         legend.append(Key("stroke-quiet", "the other datasets"))
     note = "held-out samples"
     return Figure(
@@ -189,10 +193,6 @@ def _epochs(document: Document) -> Figure:
         note,
         legend,
     )
-
-
-def _epoch(value: float) -> str:
-    return f"epoch {value:.0f}"
 
 
 def _epoch_table(epochs: list[Any], numbers: list[int], names: list[str]) -> Table:

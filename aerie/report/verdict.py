@@ -127,8 +127,16 @@ def _sentence(bench: Any) -> str:
         f"{relation} {decimal(even)}: {significant(draft)} tokens per second with the draft and "
         f"{significant(plain)} without, a speed-up of "
         f"{_times_with_interval(bench)} at a round cost of {decimal(number(bench, 'round_cost'))} "
-        f"plain steps."
+        f"plain steps{_of_timed(bench)}."
     )
+
+
+def _of_timed(bench: Any) -> str:
+    """What the prompts that were timed reached, where it is not what all of them did."""
+    timed = number(bench, "timed_accept_length")
+    if timed is None or decimal(timed) == decimal(number(bench, "accept_length")):
+        return ""
+    return f" (the prompts that were timed: accept length {decimal(timed)})"
 
 
 def _times_with_interval(bench: Any) -> str:
