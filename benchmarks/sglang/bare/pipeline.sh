@@ -20,9 +20,9 @@ step() { # STEP SECONDS [OPTION...]
   # A later step without this one costs device time and gives nothing.
   [ "$status" = 0 ] || exit "$status"
 }
-# What the report is made from, without weights and states, and kernels for the next machine.
+# What the report is made from, without tables, weights and states, and kernels for the next machine.
 finish() {
-  cd /tmp/h200 && find . -type f ! -name '*.safetensors' ! -path './checkpoints/*' \
+  cd /tmp/h200 && find . -type f ! -name '*.safetensors' ! -name '*.parquet' ! -path './checkpoints/*' \
     ! -path './journals/*' -print0 | tar --null --files-from=- -czf /tmp/out/artifacts.tgz
   tar -C "$HOME" -cJf /tmp/out/cache.txz .cache/flashinfer .cache/tvm-ffi .triton
   echo finished
