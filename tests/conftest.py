@@ -2,7 +2,8 @@
 
 import fcntl
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -123,21 +124,40 @@ def _within(paths: list[Path], folder: Path) -> bool:
     return any(path.is_relative_to(folder) for path in paths)
 
 
-@pytest.fixture(scope="session")
-def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A plain checkpoint folder as a user would have it; do not write to it."""
-    folder = tmp_path_factory.mktemp("tiny") / "checkpoint"
-    save_tiny_checkpoint(folder)
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """The folder `name`, which exists and is empty when `make` is called to fill it.
+
+    One process of a test run makes it and all others wait: workers of pytest-xdist, and every run
+    that is given the same folder as AERIE_TEST_CACHE. What is in there is of one state of the code.
+    """
+    own = factory.getbasetemp()
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    base = Path(os.environ.get("AERIE_TEST_CACHE", shared))
+    base.mkdir(parents=True, exist_ok=True)
+    folder, whole = base / name, base / f"{name}.whole"
+    with (base / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not whole.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            make(folder)
+            whole.touch()
     return folder
 
 
 @pytest.fixture(scope="session")
-def tiny_target(tiny_checkpoint: Path) -> Target:
+def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A plain checkpoint folder as a user would have it; do not write to it."""
+    return made_once(tmp_path_factory, "tiny-checkpoint", save_tiny_checkpoint)
+
+
+@pytest.fixture(scope="session")
+def tiny_target(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Target:
     """A random target in float32 that loads in no time; its answers mean nothing."""
     settings = TargetSettings(
         name="tiny", source=PathSource(path=str(tiny_checkpoint)), dtype="float32"
     )
-    return build_target(settings, tiny_checkpoint.parent / "target")
+    return build_target(settings, tmp_path_factory.mktemp("tiny") / "target")
 
 
 @pytest.fixture(scope="session")

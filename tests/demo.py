@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.conftest import made_once
 from tests.workflow.conftest import COPIED, ROOT, Checkout, add_make
 
 # Tools, code, chat and instructions. Each dataset more is five jobs, which cost a cluster a start.
@@ -32,8 +33,8 @@ class Demo(Checkout):
 
 
 def copy_demo(folder: Path) -> Demo:
-    """A checkout of the demo in `folder`, which must not exist, with nothing built."""
-    folder.mkdir(parents=True)
+    """A checkout of the demo in `folder`, which is empty or new, with nothing built."""
+    folder.mkdir(parents=True, exist_ok=True)
     for name in (*COPIED, "demo"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
         copy(ROOT / name, folder / name)
@@ -52,9 +53,12 @@ def copy_demo(folder: Path) -> Demo:
 @pytest.fixture(scope="session")
 def local_demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     """What `make demo` builds here; do not change it."""
-    demo = copy_demo(tmp_path_factory.mktemp("demo") / "checkout")
-    add_make(demo)
-    done = demo.call("make", "demo", "CORES=2")
-    assert done.returncode == 0, done.stdout
-    assert "Report: results/demo/report/index.html" in done.stdout
-    return demo
+
+    def build(folder: Path) -> None:
+        demo = copy_demo(folder)
+        add_make(demo)
+        done = demo.call("make", "demo", "CORES=2")
+        assert done.returncode == 0, done.stdout
+        assert "Report: results/demo/report/index.html" in done.stdout
+
+    return Demo(made_once(tmp_path_factory, "demo", build))

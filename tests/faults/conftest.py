@@ -1,15 +1,14 @@
 """One tiny build, its jobs as commands, and the ledger of what was done to it."""
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.faults.ledger import Ledger
 from tests.faults.runs import Runner, jobs_of, tree
 from tests.unit.test_responses_flow import answers as answers
-from tests.workflow.conftest import ROOT, Checkout, make_checkout
+from tests.workflow.conftest import ROOT, Checkout
+from tests.workflow.conftest import built as built
 
 _LEDGER = pytest.StashKey[Ledger]()
 
@@ -31,21 +30,11 @@ def pytest_terminal_summary(
 
 
 @pytest.fixture(scope="session")
-def runner(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> Iterator[Runner]:
-    """A complete build that is never changed, and its jobs.
-
-    AERIE_TEST_BUILD, if set, names a checkout that was built earlier with `--printshellcmds`.
-    """
-    folder = tmp_path_factory.mktemp("faults")
-    if given := os.environ.get("AERIE_TEST_BUILD"):
-        checkout = Checkout(Path(given))
-    else:
-        checkout = make_checkout(folder / "checkout", tiny_checkpoint)
-        run = checkout.snakemake("--printshellcmds")
-        assert run.code == 0, run.text
-    logs = sorted((checkout.folder / ".snakemake/log").glob("*.log"))
+def runner(built: Checkout, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+    """A complete build that is never changed, and its jobs."""
+    logs = sorted((built.folder / ".snakemake/log").glob("*.log"))
     jobs = jobs_of("".join(log.read_text(encoding="utf-8") for log in logs))
-    runner = Runner(checkout, jobs, folder)
+    runner = Runner(built, jobs, tmp_path_factory.mktemp("faults"))
     yield runner
     runner.close()
 

@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from aerie.files import digest_bytes
+from tests.conftest import made_once
 
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = (
@@ -172,9 +173,9 @@ def tiny_config(checkpoint: Path) -> dict[str, Any]:
 
 
 def make_checkout(folder: Path, tiny_checkpoint: Path) -> Checkout:
-    """A checkout in the new folder `folder` in which nothing is built yet."""
+    """A checkout in the empty or new folder `folder` in which nothing is built yet."""
     checkout = Checkout(folder)
-    checkout.folder.mkdir()
+    checkout.folder.mkdir(exist_ok=True)
     for name in COPIED:
         source = ROOT / name
         copy = shutil.copytree if source.is_dir() else shutil.copy2
@@ -195,11 +196,13 @@ def make_checkout(folder: Path, tiny_checkpoint: Path) -> Checkout:
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> Checkout:
-    """A complete tiny build; do not change it."""
-    checkout = make_checkout(tmp_path_factory.mktemp("workflow") / "checkout", tiny_checkpoint)
-    run = checkout.snakemake()
-    assert run.code == 0, run.text
-    return checkout
+    """A complete tiny build, with the commands of its jobs in its log; do not change it."""
+
+    def build(folder: Path) -> None:
+        run = make_checkout(folder, tiny_checkpoint).snakemake("--printshellcmds")
+        assert run.code == 0, run.text
+
+    return Checkout(made_once(tmp_path_factory, "tiny-build", build))
 
 
 @pytest.fixture
