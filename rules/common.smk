@@ -17,6 +17,7 @@ from aerie.errors import AerieError
 from aerie.gates.licences import check_licences
 from aerie.prompts.adapters import adapter
 from aerie.prompts.select import whole_selection
+from aerie.states.settings import capture_threads
 
 
 def checked(config):

@@ -20,8 +20,7 @@ rule states:
         "<benchmarks>/states/{dataset}/{part}.tsv"
     container:
         image("states")
-    # With a production engine the job itself only checks and writes what the GPUs compute.
-    threads: 1 if CONFIG.engine == "transformers" else 8
+    threads: capture_threads(CONFIG.engine)
     resources:
         mem_mb=1500,
         gpu=GPUS,

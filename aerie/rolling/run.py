@@ -26,7 +26,7 @@ from aerie.rolling.cost import Cost
 from aerie.rolling.parts import RollingPart, plan_part, source_of
 from aerie.rolling.room import check_room
 from aerie.rolling.store import Store
-from aerie.states.settings import StatesSettings
+from aerie.states.settings import StatesSettings, capture_threads
 from aerie.target import Target, read_target
 from aerie.train.checkpoint import resumable_step
 from aerie.train.data import split
@@ -98,7 +98,7 @@ class Rolling:
         windows = self._windows(source)
         held_out = sum(part.held_out_bytes for part in parts)
         check_room(windows, {part.folder: part.bytes for part in parts}, held_out, budget)
-        capture = _Capture(self, target, parts[0], children)
+        capture = Capture(self, target, parts[0], children)
         # Read before anything is counted on top.
         cost = Cost.read(self._cost)
         store = Store(parts, self.states, budget, capture, cost, self._cost)
@@ -166,7 +166,7 @@ class Rolling:
 
 
 @dataclass
-class _Capture:
+class Capture:
     """Captures parts as their rule does; `any_part` is one of them."""
 
     rolling: Rolling
@@ -197,7 +197,7 @@ class _Capture:
         log_file = rolling.logs / f"{part.name.replace('/', '-')}.log"
         words = {
             "--log": log_file,
-            "--threads": rolling.threads,
+            "--threads": min(rolling.threads, capture_threads(rolling.engine)),
             "--responses": part.responses,
             "--target": rolling.target,
             "--settings": rolling.settings.as_json(),

@@ -4,7 +4,17 @@ import json
 from typing import Any
 
 from aerie.contracts.codecs import Codec, Rounding, Teacher
+from aerie.engines import STREAMING
 from aerie.section import Section, key
+
+
+def capture_threads(engine: str) -> int:
+    """Threads of a job that captures, whoever starts it.
+
+    Embedded, another number rounds sums otherwise, and states are another file. Beside a server the
+    job only checks and writes what the GPUs compute.
+    """
+    return 8 if engine in STREAMING else 1
 
 
 class TeacherSettings(Section):

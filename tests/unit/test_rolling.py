@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aerie.contracts.codecs import Codec
+from aerie.contracts.layers import Layers
 from aerie.contracts.responses import Response, write_responses
 from aerie.contracts.sidecar import write_sidecar
 from aerie.contracts.states import StatesFile, token_bytes
@@ -20,14 +22,16 @@ from aerie.contracts.states_subset import is_subset, write_subset
 from aerie.errors import AerieError, GateError
 from aerie.processes import REQUEUE
 from aerie.rolling.children import Children
-from aerie.rolling.parts import plan_part, source_of
+from aerie.rolling.parts import RollingPart, plan_part, source_of
 from aerie.rolling.room import check_room, removed_first
+from aerie.rolling.run import Capture, Rolling
 from aerie.states.run import capture_part
-from aerie.states.settings import StatesSettings
+from aerie.states.settings import StatesSettings, capture_threads
 from aerie.target import Target
 from aerie.train.checkpoint import resumable_step
 from aerie.train.data import Located, locate, split
 from aerie.train.schedule import Window, plan_steps, windows_of
+from aerie.train.settings import DraftSettings
 from tests.unit.train_fixtures import make_trainer, write_samples
 
 BUDGET = 128
@@ -214,6 +218,31 @@ def test_a_training_in_stretches_is_one_training(tmp_path: Path) -> None:
     assert stretch.state["records"] == whole.state["records"]
     assert stretch.state["epochs"] == whole.state["epochs"]
     assert resumable_step(stretch.checkpoints, {"another": "run"}) == 0
+
+
+class Recorder(Children):
+    """Keeps the command that it is given instead of running it."""
+
+    def run(
+        self, what: str, words: Sequence[str], environment: Mapping[str, str], log: Path
+    ) -> None:
+        self.words = list(words)
+
+
+@pytest.mark.parametrize(("engine", "threads"), [("transformers", "1"), ("sglang", "8")])
+def test_a_capture_has_the_threads_of_its_rule(
+    engine: str, threads: str, tmp_path: Path, tiny_target: Target
+) -> None:
+    """More of them round sums otherwise: one weight in thousands was then another one at times."""
+    part = RollingPart(tmp_path, tmp_path, (), (), (), 0, 0, Layers((2, 4, 5)))
+    rolling = Rolling(
+        [], tmp_path, tmp_path, DraftSettings(), StatesSettings(), engine, True, 16, tmp_path,
+        tmp_path, tmp_path, tmp_path, tmp_path, "python", tmp_path, tmp_path,
+    )  # fmt: skip
+    recorder = Recorder()
+    Capture(rolling, tiny_target, part, recorder).part(part)
+    assert recorder.words[recorder.words.index("--threads") + 1] == threads
+    assert capture_threads(engine) == int(threads)
 
 
 def test_a_command_that_fails_is_named_with_its_log(tmp_path: Path) -> None:

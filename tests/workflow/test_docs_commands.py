@@ -51,8 +51,7 @@ IN_WORK = re.compile(r"(?:^| )(target|bench|states|prompts)/\S+\.json")
 RUN_BY = {
     r"make (lint|test|test-workflow)$": ".ci/run",
     r"make demo$": "tests/cluster, which takes it for the undisturbed build",
-    r"make test-(sglang|faults)$": ".ci/run",
-    r"make test-(cluster|containers)$": "people: they are not in .ci/run yet",
+    r"make test-(sglang|faults|cluster|containers)$": ".ci/run",
     r"make demo ": "tests/containers, with the same target of Snakemake",
     r"make test ": "this very run",
     r"make format$": "make lint, which checks the same",
