@@ -24,6 +24,8 @@ _TOKENS = 16
 class Demo(Checkout):
     """A checkout that builds the demo on two cores: the sums of a draft depend on the threads."""
 
+    set_threads = ()
+
     @property
     def work(self) -> Path:
         return self.folder / "results/demo"

@@ -36,15 +36,19 @@ class ClusterCheckout(Checkout):
         return ["profiles/slurm/launch", "snakemake", *options, *arguments]
 
 
-def shrink_profile(checkout: Checkout) -> None:
-    """Give `checkout` the production profile, sized for the one node of the tests."""
+def shrink_profile(checkout: Checkout, threads: int) -> None:
+    """Give `checkout` the production profile, sized for the one node of the tests.
+
+    `threads` are those that a draft has in the build that this one is compared with.
+    """
     path = checkout.folder / "profiles/slurm/config.yaml"
     profile = yaml.safe_load(path.read_text(encoding="utf-8"))
     for rule, resources in profile["set-resources"].items():
         resources.update(mem_mb=1500, runtime="5 * attempt")
         if rule in GPU_RULES:
             resources["gpu"] = 1
-    profile["set-threads"] = dict.fromkeys(profile["set-threads"], 1) | {"draft": 2, "bench": 2}
+    profile["set-threads"] = dict.fromkeys(profile["set-threads"], 1)
+    profile["set-threads"] |= {"draft": threads, "bench": threads}
     profile["default-resources"]["mem_mb"] = 500
     profile["slurm-init-seconds-before-status-checks"] = 2
     profile["seconds-between-status-checks"] = 2
@@ -60,5 +64,5 @@ def empty_checkout(built: Checkout, tmp_path: Path, cluster: Cluster) -> Cluster
         built.folder, folder, symlinks=True, ignore=shutil.ignore_patterns("results", ".snakemake")
     )
     checkout = ClusterCheckout(folder)
-    shrink_profile(checkout)
+    shrink_profile(checkout, threads=1)
     return checkout

@@ -20,7 +20,7 @@ def test_demo_has_the_digests_of_one_machine(
 ) -> None:
     """All of prompts, responses, states, map and draft; a bench has times and is not compared."""
     demo = ClusterDemo(copy_demo(tmp_path / "checkout").folder)
-    shrink_profile(demo)
+    shrink_profile(demo, threads=2)
     run = demo.snakemake()
     assert run.code == 0, run.text + cluster.describe()
     expected = local_demo.digests()
