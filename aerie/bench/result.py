@@ -129,7 +129,7 @@ def _speed(timed: Sequence[Measured]) -> dict[str, Any]:
             interval(lambda ds, r, pn, ps: ds / r * pn / ps, draft_s, of, plain_tokens, plain_s)
         ),
         "break_even_accept_length": rounded(cost),
-        "timed_accept_length": accept_length(timed)["accept_length"],
+        "timed_accept_length": rounded(total(timed).accept_length),
     }
 
 

@@ -11,8 +11,8 @@ from aerie.section import Section, key
 def capture_threads(engine: str) -> int:
     """Threads of a job that captures, whoever starts it.
 
-    Embedded, another number rounds sums otherwise, and states are another file. Beside a server the
-    job only checks and writes what the GPUs compute.
+    Embedded, the same numbers are promised for the same threads alone. Beside a server the job only
+    checks and writes what the GPUs compute.
     """
     return 8 if engine in STREAMING else 1
 

@@ -233,7 +233,7 @@ class Recorder(Children):
 def test_a_capture_has_the_threads_of_its_rule(
     engine: str, threads: str, tmp_path: Path, tiny_target: Target
 ) -> None:
-    """More of them round sums otherwise: one weight in thousands was then another one at times."""
+    """The engine promises the same states for the same threads alone."""
     part = RollingPart(tmp_path, tmp_path, (), (), (), 0, 0, Layers((2, 4, 5)))
     rolling = Rolling(
         [], tmp_path, tmp_path, DraftSettings(), StatesSettings(), engine, True, 16, tmp_path,

@@ -44,8 +44,8 @@ class Run:
     jobs: list[str] = field(default_factory=list)
 
 
-# A draft this small learns sooner on one thread. And on two, on a busy machine, its sums came in
-# another order in about one training of thirty: then one weight in 40,000 was another one.
+# On two threads, on a busy machine, 3 of some 80 trainings of a tiny draft summed in another order,
+# and tests compare its bytes: docs/training.md.
 _ONE_THREAD = (
     "draft=1", "bench=1", "scaling_point=1", "scaling_whole=1", "map_study_result=1", "mix_point=1",
 )  # fmt: skip
